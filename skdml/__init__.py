@@ -1,0 +1,1 @@
+"""Metric learning for people who use scikit-learn."""

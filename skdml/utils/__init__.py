@@ -1,0 +1,1 @@
+"""Tools for people who write or check estimators."""

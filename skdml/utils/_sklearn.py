@@ -1,0 +1,45 @@
+"""The one module that imports what scikit-learn keeps private or has moved between versions.
+
+Everything else in the package imports these names from here, so a new scikit-learn release
+is absorbed in one place.
+"""
+
+from sklearn.base import _fit_context
+from sklearn.utils._param_validation import (
+    HasMethods,
+    Interval,
+    InvalidParameterError,
+    Options,
+    StrOptions,
+    validate_params,
+)
+from sklearn.utils.validation import validate_data
+
+try:  # scikit-learn >= 1.9
+    from sklearn.callback import CallbackSupportMixin, with_callbacks
+
+    HAS_CALLBACKS = True
+except ImportError:  # pragma: no cover - depends on the installed version
+    HAS_CALLBACKS = False
+
+    class CallbackSupportMixin:  # type: ignore[no-redef]
+        """Stands in for scikit-learn's mixin where it does not exist: no callbacks."""
+
+    def with_callbacks(method):  # type: ignore[no-redef]
+        """Return the method as it is: without callbacks there is nothing to tear down."""
+        return method
+
+
+__all__ = [
+    "HAS_CALLBACKS",
+    "CallbackSupportMixin",
+    "HasMethods",
+    "Interval",
+    "InvalidParameterError",
+    "Options",
+    "StrOptions",
+    "_fit_context",
+    "validate_data",
+    "validate_params",
+    "with_callbacks",
+]
