@@ -1,1 +1,45 @@
-"""Metric learning for people who use scikit-learn."""
+"""skdml: metric learning for people who use scikit-learn.
+
+Estimators and subpackages are imported when they are first touched, so `import skdml` is cheap
+and needs none of the optional packages.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from ._version import __version__
+
+if TYPE_CHECKING:
+    from . import constraints, datasets, linear, metrics, plot, utils
+    from .linear import GMMLTransformer
+
+# Where each public estimator lives.
+_ESTIMATORS = {
+    "GMMLTransformer": "linear",
+}
+_SUBPACKAGES = ("constraints", "datasets", "linear", "metrics", "plot", "utils")
+
+__all__ = [
+    "GMMLTransformer",
+    "__version__",
+    "constraints",
+    "datasets",
+    "linear",
+    "metrics",
+    "plot",
+    "utils",
+]
+
+
+def __getattr__(name):
+    if name in _SUBPACKAGES:
+        return importlib.import_module(f"{__name__}.{name}")
+    if name in _ESTIMATORS:
+        return getattr(importlib.import_module(f"{__name__}.{_ESTIMATORS[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__():
+    return __all__

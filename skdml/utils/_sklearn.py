@@ -15,8 +15,8 @@ from sklearn.utils._param_validation import (
 )
 from sklearn.utils.validation import validate_data
 
-try:  # scikit-learn >= 1.9
-    from sklearn.callback import CallbackSupportMixin, with_callbacks
+try:  # scikit-learn >= 1.9; its _fit_context tears the callbacks down after fit
+    from sklearn.callback import CallbackSupportMixin
 
     HAS_CALLBACKS = True
 except ImportError:  # pragma: no cover - depends on the installed version
@@ -24,10 +24,6 @@ except ImportError:  # pragma: no cover - depends on the installed version
 
     class CallbackSupportMixin:  # type: ignore[no-redef]
         """Stands in for scikit-learn's mixin where it does not exist: no callbacks."""
-
-    def with_callbacks(method):  # type: ignore[no-redef]
-        """Return the method as it is: without callbacks there is nothing to tear down."""
-        return method
 
 
 __all__ = [
@@ -41,5 +37,4 @@ __all__ = [
     "_fit_context",
     "validate_data",
     "validate_params",
-    "with_callbacks",
 ]

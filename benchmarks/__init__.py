@@ -1,0 +1,1 @@
+"""Benchmarks: each compares skdml with peers, in the same run and on the same inputs."""

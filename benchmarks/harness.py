@@ -1,0 +1,52 @@
+"""All that a benchmark module needs: options, timing, memory, peers and reports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from benchmarks.children import ChildError, ChildResult, peak_memory, run_child
+from benchmarks.environments import METRIC_LEARN, PeerEnvironment
+from benchmarks.plots import PALETTE, bars
+from benchmarks.report import Column, Report, Target, add_ratios
+from benchmarks.timing import Measured, Timing, compare, limited_threads, measure, progress
+
+__all__ = [
+    "METRIC_LEARN",
+    "PALETTE",
+    "ChildError",
+    "ChildResult",
+    "Column",
+    "Measured",
+    "Options",
+    "PeerEnvironment",
+    "Report",
+    "Target",
+    "Timing",
+    "add_ratios",
+    "bars",
+    "compare",
+    "limited_threads",
+    "measure",
+    "peak_memory",
+    "progress",
+    "run_child",
+]
+
+RESULTS = Path(__file__).with_name("results")
+Value = TypeVar("Value")
+
+
+@dataclass
+class Options:
+    """What the command line asks of a benchmark; `extra` holds the module's own arguments."""
+
+    repeats: int = 5
+    quick: bool = False
+    output: Path = RESULTS
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def pick(self, full: Value, quick: Value) -> Value:
+        """Return `quick` in a quick run, else `full`."""
+        return quick if self.quick else full

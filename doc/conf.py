@@ -1,0 +1,78 @@
+"""Configuration of the documentation. It builds without a network."""
+
+import sys
+from pathlib import Path
+
+import matplotlib
+
+import skdml
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE / "_ext"))
+matplotlib.use("Agg")
+
+project = "skdml"
+author = "The skdml developers"
+copyright = "The skdml developers"
+version = release = skdml.__version__
+
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "numpydoc",
+    "myst_parser",
+    "sphinx_gallery.gen_gallery",
+    # In doc/_ext.
+    "mathml",
+    "benchmark_results",
+]
+templates_path = ["_templates"]
+exclude_patterns = ["_build", "examples", "api/generated/backreferences"]
+source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
+default_role = "literal"
+myst_enable_extensions = ["attrs_block", "attrs_inline", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+
+html_theme = "pydata_sphinx_theme"
+html_title = f"skdml {release}"
+html_static_path = ["_static"]
+html_css_files = ["custom.css"]
+html_show_sourcelink = False
+html_math_renderer = "mathml"
+html_sidebars = {"index": [], "getting_started": [], "benchmarks": [], "changelog": []}
+html_theme_options = {
+    "logo": {"text": "skdml"},
+    "header_links_before_dropdown": 7,
+    "navbar_end": ["theme-switcher"],
+    "secondary_sidebar_items": {"**": ["page-toc"], "index": []},
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "show_prev_next": False,
+}
+
+autosummary_generate = True
+# A class page has its own list of methods (see _templates/autosummary/class.rst).
+numpydoc_show_class_members = False
+
+sphinx_gallery_conf = {
+    "examples_dirs": "examples",
+    "gallery_dirs": "auto_examples",
+    "backreferences_dir": "api/generated/backreferences",
+    "doc_module": ("skdml",),
+    "reference_url": {"skdml": None},
+    "download_all_examples": False,
+    "show_signature": False,
+    "write_computation_times": False,
+}
+
+
+def skip_what_scikit_learn_documents(app, what, name, obj, skip, options):
+    """Leave members that scikit-learn defines to its own documentation."""
+    if isinstance(obj, property):
+        obj = obj.fget
+    module = getattr(obj, "__module__", None) or ""
+    return True if module.startswith("sklearn.") else None
+
+
+def setup(app):
+    app.connect("autodoc-skip-member", skip_what_scikit_learn_documents)

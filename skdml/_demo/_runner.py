@@ -1,0 +1,94 @@
+"""Find the demos, run them, print the table and write the report."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import skdml
+
+from .._optional import optional_import
+from ._report import write_report
+
+
+def find_demos():
+    """Return {name: demo function} of every ``_demo_*`` module of the package, by name."""
+    demos = {}
+    for module in pkgutil.walk_packages(skdml.__path__, prefix="skdml."):
+        name = module.name.rpartition(".")[2]
+        if name.startswith("_demo_"):
+            demos[name.removeprefix("_demo_")] = importlib.import_module(module.name).demo
+    return demos
+
+
+def run_demos(output: str | os.PathLike = "skdml-demo", *, verbose: int = 1) -> list:
+    """Run every demo, print one table, and write ``index.html`` into `output`.
+
+    Parameters
+    ----------
+    output : path, default="skdml-demo"
+        The folder of the report; nothing is written anywhere else.
+    verbose : int, default=1
+        0 leaves out the progress bars.
+
+    Returns
+    -------
+    rows : list of DemoRow
+        What was shown.
+    """
+    output = Path(output)
+    output.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=output) as cache:
+        # matplotlib writes its font cache on first use: into the report's folder, not the user's
+        # home.
+        os.environ.setdefault("MPLCONFIGDIR", cache)
+        optional_import("matplotlib", "python -m skdml demo").use("Agg")
+        rows = list(_rows(verbose))
+        _print_table(rows)
+        report = write_report(rows, output)
+    print(f"\nReport with pictures: {report}")
+    return rows
+
+
+def _rows(verbose):
+    from tqdm import tqdm
+
+    demos = find_demos()
+    bar = tqdm(demos.items(), desc="demos", disable=None if verbose else True, leave=False)
+    for name, demo in bar:
+        bar.set_description(name)
+        yield from demo(verbose=verbose)
+
+
+def _print_table(rows):
+    header = ("what was learned", "measure", "baseline", "with skdml", "seconds")
+    body = [
+        (
+            f"{row.estimator}: {row.task}",
+            row.measure,
+            f"{row.baseline:.3f} ({row.baseline_name})",
+            f"{row.learned:.3f}",
+            f"{row.seconds:.2f}",
+        )
+        for row in rows
+    ]
+    widths = [max(len(line[k]) for line in [header, *body]) for k in range(len(header))]
+    for line in [header, tuple("-" * width for width in widths), *body]:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)))
+    sys.stdout.flush()
+
+
+class Stopwatch:
+    """Seconds spent inside a ``with`` block."""
+
+    def __enter__(self):
+        self._start = time.perf_counter()
+        return self
+
+    def __exit__(self, *exc_info):
+        self.seconds = time.perf_counter() - self._start

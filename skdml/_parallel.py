@@ -1,0 +1,311 @@
+"""Where parallel work runs: one rule for every estimator.
+
+1. A dask cluster, if there is one to use: `client=` was given, joblib's active backend is
+   "dask", or the input is a dask array and a client is active. Blocks of data are sent to (or
+   already lie on) the workers and stay there; functions and small arguments go to them.
+2. Otherwise joblib on this machine: `n_jobs` and `joblib.parallel_config` decide, with threads
+   unless the user asks for processes.
+
+Inside a dask task (a grid search under joblib's dask backend) an estimator works on its own
+worker: the cluster is busy with the search already.
+
+Every worker gets its share of the cores for BLAS, one thread at least: a BLAS that spins two
+threads on two busy cores can be many times slower than one thread. How data is cut into blocks
+depends on its shape alone, so the result is the same wherever the blocks are worked on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import operator
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import joblib
+import numpy as np
+from joblib.parallel import get_active_backend
+from threadpoolctl import ThreadpoolController
+
+from ._optional import optional_import
+
+# Arguments above this size are sent to each dask worker once, not along with every task.
+_BROADCAST_BYTES = 100_000
+# How often blocks that died with their worker are sent again before giving up.
+_MAX_RECOVERIES = 5
+_LOST = ("cancelled", "lost", "error")
+
+
+@contextlib.contextmanager
+def limit_threads(n_threads: int | None = 1):
+    """Limit BLAS, OpenMP and torch threads of this process inside a `with` block.
+
+    Parameters
+    ----------
+    n_threads : int or None, default=1
+        The limit; None changes nothing.
+    """
+    if n_threads is None:
+        yield
+        return
+    torch = sys.modules.get("torch")  # never imported for its own sake
+    torch_threads = torch.get_num_threads() if torch is not None else None
+    with _controller().limit(limits=n_threads):
+        if torch is not None:
+            torch.set_num_threads(n_threads)
+        try:
+            yield
+        finally:
+            if torch is not None:
+                torch.set_num_threads(torch_threads)
+
+
+@functools.lru_cache(maxsize=1)
+def _controller():
+    # Looking for the loaded libraries takes milliseconds, so it is done once; numpy and scipy
+    # have loaded theirs by now.
+    import scipy.linalg  # noqa: F401
+
+    return ThreadpoolController()
+
+
+def is_dask_array(X: Any) -> bool:
+    """Tell whether `X` is a dask array, without importing dask."""
+    dask_array = sys.modules.get("dask.array")
+    return dask_array is not None and isinstance(X, dask_array.Array)
+
+
+def find_client(client: Any = None, *data: Any) -> Any:
+    """Find the dask client that work should go to, or None for this machine.
+
+    Parameters
+    ----------
+    client : distributed.Client or None
+        The estimator's `client` parameter, which wins.
+    *data : arrays
+        The input; a dask array asks for the active client.
+
+    Returns
+    -------
+    client : distributed.Client or None
+        None where no cluster is to be used.
+    """
+    if client is not None:
+        distributed = optional_import("distributed", "client=")
+        if not isinstance(client, distributed.Client):
+            raise TypeError(
+                f"client must be a distributed.Client or None, got {type(client).__name__}."
+            )
+        return client
+    if _inside_dask_task():
+        return None
+    backend, _ = get_active_backend()
+    if type(backend).__name__ == "DaskDistributedBackend":
+        return backend.client
+    if any(is_dask_array(X) for X in data):
+        distributed = optional_import("distributed", "A dask array as input")
+        try:
+            return distributed.get_client()
+        except ValueError:  # no client: the blocks are computed in this process
+            return None
+    return None
+
+
+def _inside_dask_task():
+    if "distributed" not in sys.modules:
+        return False
+    from distributed import get_worker
+
+    try:
+        get_worker()
+    except ValueError:
+        return False
+    return True
+
+
+def make_shards(
+    blocks: Sequence[Any], *, n_jobs: int | None = None, client: Any = None
+) -> LocalShards | DaskShards:
+    """Put blocks of data where they will be worked on.
+
+    Parameters
+    ----------
+    blocks : sequence
+        One item per block, anything that can be pickled; `dask.delayed` objects are computed
+        on the workers.
+    n_jobs : int or None, default=None
+        As in joblib; only for work on this machine.
+    client : distributed.Client or None, default=None
+        What `find_client` returned.
+
+    Returns
+    -------
+    shards : LocalShards or DaskShards
+        Both have ``map(func, *args)``, which returns ``[func(block, *args) for each block]``,
+        ``sum(func, *args)``, which adds them up, and are context managers that let go of the
+        blocks.
+    """
+    if client is not None:
+        return DaskShards(blocks, client)
+    return LocalShards(blocks, n_jobs)
+
+
+class LocalShards:
+    """Blocks in this process, worked on through joblib."""
+
+    def __init__(self, blocks, n_jobs):
+        self._blocks = [block.compute() if _is_delayed(block) else block for block in blocks]
+        self._n_jobs = n_jobs
+
+    def map(self, func: Callable, *args: Any) -> list:
+        """Return ``func(block, *args)`` for every block, in order."""
+        return list(self._results(func, args))
+
+    def sum(self, func: Callable, *args: Any) -> Any:
+        """Return the sum of ``func(block, *args)`` over the blocks, a few terms at a time."""
+        return _sum_in_place(self._results(func, args))
+
+    def _results(self, func, args):
+        n_workers = min(joblib.effective_n_jobs(self._n_jobs), len(self._blocks))
+        if n_workers <= 1:
+            yield from (func(block, *args) for block in self._blocks)
+            return
+        threads = max(1, (os.cpu_count() or 1) // n_workers)
+        # The limit holds for threads (set here, it is the process's) and for processes.
+        with limit_threads(threads):
+            yield from joblib.Parallel(
+                n_jobs=self._n_jobs, prefer="threads", return_as="generator"
+            )(joblib.delayed(_call_limited)(func, threads, block, *args) for block in self._blocks)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        self._blocks = []
+
+
+class DaskShards:
+    """Blocks kept on the workers of a dask cluster.
+
+    A worker that dies costs time, not the result: blocks that were computed on the cluster are
+    computed again by its scheduler, blocks that were sent are sent again.
+
+    Attributes
+    ----------
+    bytes_moved : int
+        Bytes of arguments and results sent between this process and the workers so far. The
+        blocks themselves, sent once, are not counted.
+    """
+
+    def __init__(self, blocks, client):
+        self._client = client
+        self._blocks = list(blocks)
+        self._futures: list[Any] = [None] * len(self._blocks)
+        self.bytes_moved = 0
+        self._place(range(len(self._blocks)))
+
+    def map(self, func: Callable, *args: Any) -> list:
+        """Return ``func(block, *args)`` for every block, in order."""
+        return self._gather(lambda tasks: tasks, func, args)
+
+    def sum(self, func: Callable, *args: Any) -> Any:
+        """Return the sum of ``func(block, *args)`` over the blocks, added up on the workers."""
+        return self._gather(self._add_up, func, args)[0]
+
+    def _add_up(self, tasks):
+        while len(tasks) > 1:
+            odd = tasks[len(tasks) // 2 * 2 :]
+            tasks = [
+                self._client.submit(operator.add, left, right, pure=False)
+                for left, right in zip(tasks[::2], tasks[1::2], strict=False)
+            ] + odd
+        return tasks
+
+    def _gather(self, combine, func, args):
+        from distributed.client import FutureCancelledError
+        from distributed.scheduler import KilledWorker
+
+        for attempt in range(_MAX_RECOVERIES + 1):
+            if attempt:
+                self._place([i for i, f in enumerate(self._futures) if f.status in _LOST])
+            sent = self._send(args)
+            tasks = [
+                self._client.submit(_call_limited, func, 1, block, *sent, pure=False)
+                for block in self._futures
+            ]
+            combined = combine(tasks)
+            try:
+                results = self._client.gather(combined)
+            except (FutureCancelledError, KilledWorker) as error:
+                lost = error  # blocks died with their worker
+                continue
+            finally:
+                self._client.cancel([t for t in tasks if not t.done()])
+            self.bytes_moved += sum(_nbytes(result) for result in results)
+            return results
+        raise RuntimeError(
+            f"blocks were lost with their workers {_MAX_RECOVERIES + 1} times in a row: the "
+            "cluster is not stable."
+        ) from lost
+
+    def _workers(self):
+        self._client.wait_for_workers(1, timeout=60)
+        return sorted(self._client.scheduler_info(n_workers=-1)["workers"])
+
+    def _place(self, numbers):
+        """Send blocks to the workers, spread evenly; delayed ones are computed there."""
+        workers = self._workers()
+        for number in numbers:
+            block = self._blocks[number]
+            if _is_delayed(block):
+                self._futures[number] = self._client.compute(block)
+            else:
+                # The block stays here too, so that it can be sent again.
+                worker = workers[number % len(workers)]
+                self._futures[number] = self._client.scatter([block], workers=[worker], hash=False)[
+                    0
+                ]
+
+    def _send(self, args):
+        """Send large arguments to every worker once; small ones travel with each task."""
+        sent = []
+        for arg in args:
+            if _nbytes(arg) > _BROADCAST_BYTES:
+                self.bytes_moved += _nbytes(arg) * len(self._workers())
+                arg = self._client.scatter([arg], broadcast=True, hash=False)[0]
+            else:
+                self.bytes_moved += _nbytes(arg) * len(self._futures)
+            sent.append(arg)
+        return sent
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        self._futures, self._blocks = [], []  # the scheduler frees what nobody refers to
+
+
+def _sum_in_place(terms):
+    total = next(terms)
+    for term in terms:
+        total += term
+    return total
+
+
+def _call_limited(func, n_threads, block, *args):
+    with limit_threads(n_threads):
+        return func(block, *args)
+
+
+def _is_delayed(block):
+    return hasattr(block, "__dask_graph__")
+
+
+def _nbytes(value):
+    if isinstance(value, (tuple, list)):
+        return sum(_nbytes(item) for item in value)
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    return sys.getsizeof(value)

@@ -1,0 +1,272 @@
+"""Supervision as pairs and triplets of rows.
+
+Metric learners are taught by pairs of rows that should be near (+1) or far (-1), or by
+triplets whose first row should be nearer to the second than to the third. The functions here
+draw them from class labels, and check those that a user brings along. Rows are always named
+by their index.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils import check_random_state, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
+
+__all__ = ["check_pairs", "make_pairs", "make_triplets"]
+
+
+def make_pairs(
+    y: ArrayLike, n_constraints: int | None = None, *, random_state: Any = None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Draw similar and dissimilar pairs of rows from class labels.
+
+    Parameters
+    ----------
+    y : array-like of shape (n_samples,)
+        Class labels.
+    n_constraints : int, default=None
+        How many pairs to draw: one half similar, one half dissimilar (the odd one is similar).
+        Where fewer than that exist of a kind, all of them are taken. None takes 20 pairs per
+        row, a million at most.
+    random_state : int, RandomState instance or None, default=None
+        Seeds the draw.
+
+    Returns
+    -------
+    pairs : ndarray of shape (n_pairs, 2)
+        Row indices, no pair twice in either order, the smaller index first.
+    pair_labels : ndarray of shape (n_pairs,)
+        +1 for two rows of the same class, -1 for rows of different classes.
+
+    Notes
+    -----
+    Every pair of a kind is equally likely. Memory is O(n_samples + n_constraints): the pairs
+    are numbered, numbers are drawn without replacement, and only those are turned into rows.
+
+    Examples
+    --------
+    >>> from skdml.constraints import make_pairs
+    >>> pairs, pair_labels = make_pairs(["a", "a", "b", "b", "b"], 4, random_state=0)
+    >>> pair_labels
+    array([ 1,  1, -1, -1])
+    >>> pairs.shape
+    (4, 2)
+    """
+    _, order, end = _sorted_classes(y)
+    n_samples = len(order)
+    if n_constraints is None:
+        n_constraints = min(20 * n_samples, 1_000_000)
+    _check_count("n_constraints", n_constraints, minimum=2)
+    rng = check_random_state(random_state)
+
+    # In class order, the later partners of the row at place p are the places p + 1 .. end - 1
+    # (same class) and end .. n - 1 (another class): both are runs, so a pair has a number.
+    place = np.arange(n_samples)
+    similar = _draw_partners(place + 1, end, n_constraints - n_constraints // 2, rng)
+    dissimilar = _draw_partners(
+        end, np.full(n_samples, n_samples, dtype=np.int64), n_constraints // 2, rng
+    )
+    if not len(dissimilar):
+        raise ValueError(
+            "y has only one class, so there are no dissimilar pairs: labels of at least two "
+            "classes are needed."
+        )
+    if not len(similar):
+        raise ValueError(
+            "y has no class with two rows, so there are no similar pairs: at least one class "
+            "needs two samples or more."
+        )
+    pairs = np.sort(order[np.vstack([similar, dissimilar])], axis=1)
+    pair_labels = np.repeat(np.array([1, -1]), [len(similar), len(dissimilar)])
+    return pairs, pair_labels
+
+
+def make_triplets(y: ArrayLike, n_triplets: int, *, random_state: Any = None) -> NDArray[np.int64]:
+    """Draw triplets (anchor, positive, negative) of rows from class labels.
+
+    Parameters
+    ----------
+    y : array-like of shape (n_samples,)
+        Class labels.
+    n_triplets : int
+        How many triplets to draw; all of them where fewer exist.
+    random_state : int, RandomState instance or None, default=None
+        Seeds the draw.
+
+    Returns
+    -------
+    triplets : ndarray of shape (n_triplets, 3)
+        Row indices: the first two share a class, the third is of another. No triplet twice.
+
+    Examples
+    --------
+    >>> from skdml.constraints import make_triplets
+    >>> y = [0, 0, 1, 1]
+    >>> triplets = make_triplets(y, 3, random_state=0)
+    >>> triplets.shape
+    (3, 3)
+    """
+    codes, order, end = _sorted_classes(y)
+    _check_count("n_triplets", n_triplets, minimum=1)
+    n_samples = len(order)
+    rng = check_random_state(random_state)
+
+    counts = np.bincount(codes)
+    size = counts[codes]
+    start = end - size
+    total = sum(int(c) * (int(c) - 1) * (n_samples - int(c)) for c in counts)
+    if total == 0:
+        raise ValueError(
+            "y gives no triplet: at least two classes, one of them with two samples or more, "
+            "are needed."
+        )
+    if total >= 2**62:
+        raise ValueError(
+            f"y has {n_samples} rows and {total:.1e} possible triplets, more than can be "
+            "numbered: pass a random part of the rows."
+        )
+    n_negatives = n_samples - size
+    last = np.cumsum((size - 1) * n_negatives)
+    number = _draw_distinct(total, n_triplets, rng)
+    anchor = np.searchsorted(last, number, side="right")
+    number -= last[anchor] - (size[anchor] - 1) * n_negatives[anchor]
+    positive = start[anchor] + number // n_negatives[anchor]
+    positive += positive >= anchor  # steps over the anchor itself
+    negative = number % n_negatives[anchor]
+    negative += np.where(negative >= start[anchor], size[anchor], 0)  # steps over its class
+    return order[np.column_stack([anchor, positive, negative])]
+
+
+def check_pairs(
+    pairs: ArrayLike, pair_labels: ArrayLike | None, n_samples: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Check index pairs and their labels, and drop those that say nothing.
+
+    A row paired with itself and a pair given twice with the same label are dropped, a pair
+    given with both labels is kept; each case gives one warning that counts them.
+
+    Parameters
+    ----------
+    pairs : array-like of shape (n_pairs, 2)
+        Row indices in 0 .. n_samples - 1.
+    pair_labels : array-like of shape (n_pairs,)
+        +1 for similar, -1 for dissimilar.
+    n_samples : int
+        The number of rows that `pairs` may name.
+
+    Returns
+    -------
+    pairs : ndarray of shape (n_kept, 2)
+        The smaller index first.
+    pair_labels : ndarray of shape (n_kept,)
+        +1 or -1.
+
+    Examples
+    --------
+    >>> from skdml.constraints import check_pairs
+    >>> check_pairs([[0, 1], [2, 0]], [1, -1], n_samples=3)
+    (array([[0, 1], [0, 2]]), array([ 1, -1]))
+    """
+    if pair_labels is None:
+        raise ValueError("pair_labels is missing: pass +1 (similar) or -1 (dissimilar) per pair.")
+    pairs = np.asarray(pairs)
+    if pairs.ndim != 2 or pairs.shape[1] != 2:
+        raise ValueError(
+            f"pairs must be row indices of shape (n_pairs, 2), got an array of shape {pairs.shape}."
+        )
+    if not len(pairs):
+        raise ValueError("pairs is empty: at least one similar and one dissimilar pair are needed.")
+    if pairs.dtype.kind not in "iu":
+        raise TypeError(
+            f"pairs must hold integer row indices into X, got dtype {pairs.dtype}. Pairs of "
+            "feature vectors are for pair_distance; fit takes X and index pairs."
+        )
+    labels = column_or_1d(np.asarray(pair_labels))
+    if len(labels) != len(pairs):
+        raise ValueError(
+            f"pair_labels has {len(labels)} entries for {len(pairs)} pairs: one label per pair "
+            "is needed."
+        )
+    if not np.isin(labels, (-1, 1)).all():
+        odd = np.setdiff1d(labels, (-1, 1))[:5]
+        raise ValueError(
+            f"pair_labels must be +1 (similar) or -1 (dissimilar), got {odd.tolist()} as well."
+        )
+    if pairs.min() < 0 or pairs.max() >= n_samples:
+        raise ValueError(
+            f"pairs names rows {pairs.min()} to {pairs.max()}, but X has {n_samples} samples "
+            f"(rows 0 to {n_samples - 1})."
+        )
+    pairs = np.sort(pairs.astype(np.int64), axis=1)
+    labels = labels.astype(np.int64)
+
+    itself = pairs[:, 0] == pairs[:, 1]
+    _warn_dropped(itself, "paired a row with itself")
+    pairs, labels = pairs[~itself], labels[~itself]
+
+    number = pairs[:, 0] * n_samples + pairs[:, 1]
+    _, first = np.unique(number * 2 + (labels > 0), return_index=True)
+    repeated = np.ones(len(pairs), dtype=bool)
+    repeated[first] = False
+    _warn_dropped(repeated, "were given before with the same label")
+    pairs, labels, number = pairs[~repeated], labels[~repeated], number[~repeated]
+
+    contradictory = len(number) - len(np.unique(number))
+    if contradictory:
+        warnings.warn(
+            f"{contradictory} pairs are labelled both similar and dissimilar; both are kept.",
+            stacklevel=3,
+        )
+    for sign, kind in ((1, "similar (+1)"), (-1, "dissimilar (-1)")):
+        if not (labels == sign).any():
+            raise ValueError(f"pair_labels has no {kind} pair left: both kinds are needed.")
+    return pairs, labels
+
+
+def _warn_dropped(dropped, reason):
+    if dropped.any():
+        warnings.warn(f"{dropped.sum()} of {len(dropped)} pairs {reason} and were dropped.")
+
+
+def _check_count(name, value, minimum):
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < minimum:
+        raise ValueError(f"{name} must be an integer of at least {minimum}, got {value!r}.")
+
+
+def _sorted_classes(y):
+    """Class codes in class order, the rows in that order, and where each one's class ends."""
+    y = column_or_1d(y, warn=True)
+    if len(y) < 2:
+        raise ValueError(f"y has {len(y)} sample(s): at least two are needed to form a pair.")
+    check_classification_targets(y)
+    _, codes = np.unique(y, return_inverse=True)
+    order = np.argsort(codes, kind="stable")
+    codes = codes[order]
+    end = np.cumsum(np.bincount(codes))[codes]
+    return codes, order, end
+
+
+def _draw_partners(first, stop, size, rng):
+    """Distinct pairs (p, q) of places with first[p] <= q < stop[p], uniformly at random."""
+    counts = np.maximum(stop - first, 0)
+    last = np.cumsum(counts)
+    number = _draw_distinct(int(last[-1]), size, rng)
+    p = np.searchsorted(last, number, side="right")
+    q = first[p] + number - (last[p] - counts[p])
+    return np.column_stack([p, q])
+
+
+def _draw_distinct(total, size, rng):
+    """Draw `size` distinct numbers below `total` (all of them if fewer) in O(size) memory."""
+    if 2 * size >= total:
+        return rng.permutation(total)[:size].astype(np.int64)
+    found = np.unique(rng.randint(0, total, size=size, dtype=np.int64))
+    while len(found) < size:
+        more = rng.randint(0, total, size=size - len(found), dtype=np.int64)
+        found = np.union1d(found, more)
+    rng.shuffle(found)
+    return found

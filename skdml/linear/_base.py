@@ -1,0 +1,198 @@
+"""What all learners of one linear metric share."""
+
+from __future__ import annotations
+
+from numbers import Integral
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import check_array
+from sklearn.utils.validation import check_is_fitted
+
+from .._parallel import is_dask_array
+from ..constraints import check_pairs, make_pairs
+from ..utils._sklearn import CallbackSupportMixin, Interval, StrOptions, validate_data
+
+
+class LinearMetricLearner(
+    ClassNamePrefixFeaturesOutMixin, TransformerMixin, CallbackSupportMixin, BaseEstimator
+):
+    """Base of the estimators that learn one Mahalanobis metric.
+
+    A subclass has a `fit` that calls `_check_supervision` and sets `metric_`, a
+    `MahalanobisMetric`; everything that uses the metric is here.
+    """
+
+    _parameter_constraints: dict = {
+        "prior": [StrOptions({"identity", "covariance"}), "array-like"],
+        "n_constraints": [Interval(Integral, 2, None, closed="left"), None],
+        "n_components": [Interval(Integral, 1, None, closed="left"), None],
+        "n_jobs": [Integral, None],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+    }
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        tags.input_tags.sparse = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+    def _check_supervision(self, X, y, pairs, pair_labels):
+        """Validate the input of `fit` and turn it into X, index pairs and labels of +1 / -1."""
+        name = type(self).__name__
+        if pairs is None and pair_labels is not None:
+            raise ValueError("pair_labels was given without pairs: pass both.")
+        if pairs is None and y is None:
+            raise ValueError(
+                f"{name} requires y to be passed, but the target y is None. Pass class labels "
+                "y, or index pairs with pairs= and pair_labels=."
+            )
+        if is_dask_array(X):
+            X = self._check_dask_array(X, reset=True)
+        else:
+            X = validate_data(
+                self,
+                X,
+                accept_sparse="csr",
+                dtype=[np.float64, np.float32],
+                ensure_min_samples=2,
+            )
+        n_samples, n_features = X.shape
+        if self.n_components is not None and self.n_components > n_features:
+            raise ValueError(
+                f"n_components={self.n_components} is more than the {n_features} features of X."
+            )
+        if pairs is not None:
+            return X, *check_pairs(pairs, pair_labels, n_samples)
+        y = np.asarray(y)  # a dask array of labels is small
+        if y.shape[:1] != (n_samples,):
+            raise ValueError(
+                f"y has {y.shape[0] if y.ndim else 'no'} entries for {n_samples} samples of X: "
+                "one class label per row is needed."
+            )
+        y = check_array(y, ensure_2d=False, dtype=None, input_name="y")
+        return X, *make_pairs(y, self.n_constraints, random_state=self.random_state)
+
+    def _check_dask_array(self, X, reset):
+        if X.ndim != 2 or np.isnan(X.shape).any():
+            raise ValueError(
+                f"X is a dask array of shape {X.shape}: two known dimensions are needed "
+                "(compute_chunk_sizes() finds them)."
+            )
+        if X.dtype not in (np.float32, np.float64):
+            X = X.astype(np.float64)
+        if reset:
+            finite = bool(np.isfinite(X.sum()).compute())
+            if not finite and not bool(np.isfinite(X).all().compute()):
+                raise ValueError("Input X contains NaN or infinity.")
+            self.n_features_in_ = X.shape[1]
+        elif X.shape[1] != self.n_features_in_:
+            raise ValueError(
+                f"X has {X.shape[1]} features, but {type(self).__name__} is expecting "
+                f"{self.n_features_in_} features as input."
+            )
+        return X
+
+    def transform(self, X):
+        """Map rows into the space where plain Euclidean distance is the learned metric.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix, dask array} of shape (n_samples, n_features)
+            The rows.
+
+        Returns
+        -------
+        X_new : ndarray or dask array of shape (n_samples, n_features or n_components)
+            ``X @ sqrtm(A)``; with `n_components`, one column per kept direction. A dask array
+            gives a dask array, computed when it is needed.
+        """
+        check_is_fitted(self)
+        if is_dask_array(X):
+            X = self._check_dask_array(X, reset=False).rechunk({1: -1})
+            return X.map_blocks(
+                self.metric_.transform, dtype=X.dtype, chunks=(X.chunks[0], (self._n_features_out,))
+            )
+        X = self._check_rows(X)
+        return self.metric_.transform(X)
+
+    def _check_rows(self, X):
+        return validate_data(
+            self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False
+        )
+
+    @property
+    def _n_features_out(self):
+        return self.metric_.n_outputs
+
+    def pair_distance(self, pairs, X=None):
+        """Return the learned distance of each pair.
+
+        Parameters
+        ----------
+        pairs : array-like of shape (n_pairs, 2, n_features) or (n_pairs, 2)
+            Pairs of vectors; with `X`, pairs of row indices into it, as in `fit`.
+        X : {array-like, sparse matrix} of shape (n_samples, n_features), default=None
+            The rows that index pairs refer to.
+
+        Returns
+        -------
+        distances : ndarray of shape (n_pairs,)
+            Not squared; 0 for equal vectors.
+        """
+        check_is_fitted(self)
+        if X is not None:
+            X = self._check_rows(X)
+            pairs = np.asarray(pairs)
+            if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu":
+                raise ValueError(
+                    "with X, pairs must be row indices of shape (n_pairs, 2), got shape "
+                    f"{pairs.shape} and dtype {pairs.dtype}."
+                )
+            if len(pairs) and (pairs.min() < 0 or pairs.max() >= X.shape[0]):
+                raise ValueError(
+                    f"pairs names rows {pairs.min()} to {pairs.max()}, but X has {X.shape[0]} "
+                    f"samples (rows 0 to {X.shape[0] - 1})."
+                )
+            return self.metric_.pair_distance(X[pairs[:, 0]], X[pairs[:, 1]])
+        if sparse.issparse(pairs):
+            raise TypeError("sparse pairs are given as index pairs: pair_distance(pairs, X=rows).")
+        pairs = check_array(
+            pairs,
+            allow_nd=True,
+            ensure_2d=False,
+            dtype=[np.float64, np.float32],
+            input_name="pairs",
+        )
+        if pairs.ndim != 3 or pairs.shape[1:] != (2, self.n_features_in_):
+            raise ValueError(
+                f"pairs must have shape (n_pairs, 2, {self.n_features_in_}), got {pairs.shape}. "
+                "For index pairs, pass the rows as X."
+            )
+        return self.metric_.pair_distance(pairs[:, 0], pairs[:, 1])
+
+    def get_metric(self):
+        """Return the learned metric as a callable of two vectors.
+
+        Returns
+        -------
+        metric : MahalanobisMetric
+            ``metric(u, v)`` is the distance; fits ``KNeighborsClassifier(metric=metric)``, and
+            does not depend on the estimator or its training data.
+        """
+        check_is_fitted(self)
+        return self.metric_
+
+    def get_mahalanobis_matrix(self):
+        """Return the matrix A of the learned metric, n_features x n_features.
+
+        Returns
+        -------
+        A : ndarray of shape (n_features, n_features)
+            Symmetric, positive semi-definite. MemoryError, with the size, if it cannot fit.
+        """
+        check_is_fitted(self)
+        return self.metric_.matrix()

@@ -1,0 +1,183 @@
+"""GMMLTransformer: a metric in closed form, as a geometric mean."""
+
+from __future__ import annotations
+
+from numbers import Real
+
+import numpy as np
+from scipy.linalg import LinAlgError
+
+from .._parallel import find_client, limit_threads
+from ..utils._fit import FitProgress, fit_method
+from ..utils._sklearn import Interval
+from ._base import LinearMetricLearner
+from ._gmml_solver import geometric_mean
+from ._prior import check_prior, prior_inverse
+from ._scatter import pair_scatter
+from ._span import find_span
+
+
+class GMMLTransformer(LinearMetricLearner):
+    r"""Geometric-mean metric learning.
+
+    Similar pairs should be near, dissimilar pairs far. With S and D the mean outer products of
+    the differences of similar and of dissimilar pairs, the metric is the geometric mean of the
+    inverse of S and of D,
+
+    .. math:: A = S^{-1} \#_t D,
+
+    which is computed directly: there is nothing to iterate and little to tune. Read more in the
+    :ref:`user guide <gmml>`.
+
+    Parameters
+    ----------
+    geodesic : float, default=0.5
+        t, in [0, 1]: 0 looks at similar pairs only, 1 at dissimilar pairs only, 0.5 is the
+        geometric mean.
+    reg : float, default=0.1
+        How strongly S and D are drawn towards the prior, in units of the mean squared
+        difference of a feature: it means the same for any scale of X and number of pairs.
+    prior : {"identity", "covariance"} or array-like of shape (n_features, n_features), \
+            default="identity"
+        The metric that is approached as `reg` grows (exactly so at ``geodesic=0.5``):
+        Euclidean distance, the distance whitened by the covariance of the rows, or a positive
+        definite matrix.
+    n_constraints : int, default=None
+        How many pairs to draw from `y`, one half similar, one half dissimilar. None draws
+        20 per row, a million at most. Not used when `fit` is given pairs.
+    n_components : int, default=None
+        The number of columns that `transform` returns: the directions along which the training
+        rows vary most under the learned metric. None keeps all.
+    n_jobs : int, default=None
+        Workers for the sums over pairs and features, as in joblib. Under joblib's "dask"
+        backend, or with dask arrays and an active client, the cluster does the work.
+    random_state : int, RandomState instance or None, default=None
+        Seeds the drawing of pairs.
+    verbose : int, default=0
+        1 shows a progress bar on a terminal.
+
+    Attributes
+    ----------
+    metric_ : MahalanobisMetric
+        The learned metric.
+    n_features_in_ : int
+        Number of features seen during `fit`.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of features seen during `fit`, where X has such names.
+
+    See Also
+    --------
+    sklearn.neighbors.NeighborhoodComponentsAnalysis : Learns a linear map by gradient ascent on
+        a soft nearest-neighbour accuracy.
+
+    Notes
+    -----
+    With fewer rows than features, the work is done in the span of the rows: memory is
+    O(n_rows × n_features) and no n_features × n_features matrix is made.
+
+    References
+    ----------
+    .. [1] P. H. Zadeh, R. Hosseini and S. Sra, "Geometric mean metric learning", ICML 2016.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_wine
+    >>> from sklearn.neighbors import KNeighborsClassifier
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> from skdml import GMMLTransformer
+    >>> X, y = load_wine(return_X_y=True)
+    >>> model = make_pipeline(StandardScaler(), GMMLTransformer(random_state=0),
+    ...                       KNeighborsClassifier())
+    >>> model.fit(X[::2], y[::2]).score(X[1::2], y[1::2]) > 0.95
+    True
+    """
+
+    _parameter_constraints: dict = {
+        **LinearMetricLearner._parameter_constraints,
+        "geodesic": [Interval(Real, 0, 1, closed="both")],
+        "reg": [Interval(Real, 0, None, closed="left")],
+    }
+
+    def __init__(
+        self,
+        geodesic=0.5,
+        reg=0.1,
+        prior="identity",
+        n_constraints=None,
+        n_components=None,
+        n_jobs=None,
+        random_state=None,
+        verbose=0,
+    ):
+        self.geodesic = geodesic
+        self.reg = reg
+        self.prior = prior
+        self.n_constraints = n_constraints
+        self.n_components = n_components
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
+
+    @fit_method
+    def fit(self, X, y=None, *, pairs=None, pair_labels=None):
+        """Learn the metric from class labels or from pairs.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix, dask array} of shape (n_samples, n_features)
+            The rows.
+        y : array-like of shape (n_samples,), default=None
+            Class labels, from which pairs are drawn. Ignored when `pairs` is given.
+        pairs : array-like of shape (n_pairs, 2), default=None
+            Row indices into X.
+        pair_labels : array-like of shape (n_pairs,), default=None
+            +1 for similar pairs, -1 for dissimilar ones.
+
+        Returns
+        -------
+        self : GMMLTransformer
+            The fitted estimator.
+        """
+        X, pairs, labels = self._check_supervision(X, y, pairs, pair_labels)
+        prior = check_prior(self.prior, X.shape[1])
+        parallel = {"n_jobs": self.n_jobs, "client": find_client(None, X)}
+        with FitProgress(self, total=3, X=X, y=y, description="step") as progress:
+            rows, pairs = np.unique(pairs, return_inverse=True)
+            pairs = pairs.reshape(-1, 2)
+            if len(rows) < X.shape[0]:
+                X = X[rows]
+            span = find_span(X, full=not isinstance(prior, str), **parallel)
+            progress.step()
+            weights = np.column_stack([labels > 0, labels < 0]).astype(float)
+            S, D = pair_scatter(span.coordinates, pairs, weights / weights.sum(axis=0), **parallel)
+            progress.step()
+            with limit_threads(1 if span.rank < 1000 else None):
+                A, scale = self._regularised_mean(S, D, prior, span)
+                self.metric_ = span.metric(A, scale, self.n_components, X.dtype)
+            progress.step()
+        return self
+
+    def _regularised_mean(self, S, D, prior, span):
+        """Return the metric inside the span, and its factor of the identity outside."""
+        unit = (np.trace(S) + np.trace(D)) / (2 * span.n_features)
+        if unit == 0:
+            raise ValueError(
+                "all pairs have zero difference: X has the same values in every row, so there "
+                "is nothing to learn a metric from."
+            )
+        # S + reg P and D + reg inv(P) in units of the data: as reg grows, the mean tends to
+        # inv(P), the prior.
+        inverse, outside = prior_inverse(prior, span)
+        S = S + self.reg * unit * inverse
+        D = D + self.reg * unit * np.linalg.inv(inverse)
+        try:
+            A = geometric_mean(S, D, self.geodesic)
+        except LinAlgError:
+            raise ValueError(
+                f"the similar pairs leave a direction without any difference, so reg={self.reg} "
+                "is too small to learn a metric: raise reg."
+            ) from None
+        t, edge = self.geodesic, self.reg * unit
+        scale = (edge * outside) ** (t - 1) * (edge / outside) ** t if self.reg else 1.0
+        return A, scale

@@ -1,0 +1,36 @@
+"""Geometric-mean metric learning: the closed form, as functions of matrices."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cholesky, eigh, solve_triangular
+
+
+def geometric_mean(S: NDArray, D: NDArray, geodesic: float = 0.5) -> NDArray:
+    r"""Compute the point :math:`S^{-1} \#_t D` on the geodesic from :math:`S^{-1}` to D.
+
+    .. math:: S^{-1} \#_t D = L^{-T} (L^T D L)^t L^{-1}, \qquad S = L L^T
+
+    At t = 1/2 it is the only positive definite A with ``A S A = D``, and the minimiser of
+    ``trace(A S) + trace(inv(A) D)``.
+
+    Parameters
+    ----------
+    S : ndarray of shape (n, n)
+        Scatter of the similar pairs, positive definite.
+    D : ndarray of shape (n, n)
+        Scatter of the dissimilar pairs, positive definite.
+    geodesic : float, default=0.5
+        t: 0 gives the inverse of S, 1 gives D.
+
+    Returns
+    -------
+    A : ndarray of shape (n, n)
+        Symmetric positive definite.
+    """
+    L = cholesky(S, lower=True)
+    eigenvalues, vectors = eigh(L.T @ D @ L)
+    eigenvalues = np.maximum(eigenvalues, 0)
+    factor = solve_triangular(L, vectors * eigenvalues ** (geodesic / 2), lower=True, trans="T")
+    return factor @ factor.T

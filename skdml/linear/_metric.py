@@ -1,0 +1,278 @@
+"""A Mahalanobis metric kept as a scaled identity plus a low-rank part."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
+from sklearn.metrics.pairwise import euclidean_distances
+from sklearn.utils import check_array
+
+
+class SparseRows:
+    """Directions as combinations of sparse rows: ``mixing @ (rows - mean)``, never multiplied out.
+
+    Parameters
+    ----------
+    mixing : ndarray of shape (rank, n_rows)
+        Coefficients.
+    rows : sparse array or matrix of shape (n_rows, n_features)
+        The rows that are combined.
+    mean : ndarray of shape (n_features,)
+        Subtracted from every row.
+    """
+
+    def __init__(self, mixing, rows, mean):
+        self.mixing = mixing
+        self.rows = rows
+        self.mean = mean
+        self.shape = (mixing.shape[0], rows.shape[1])
+        self.dtype = rows.dtype
+
+    def project(self, X):
+        """Return ``X @ directions.T``."""
+        offset = np.asarray(X @ self.mean)
+        products = X @ self.rows.T
+        products = products.toarray() if sparse.issparse(products) else np.asarray(products)
+        return products @ self.mixing.T - np.multiply.outer(offset, self.mixing.sum(axis=1))
+
+    def toarray(self):
+        """Return the directions as a dense array."""
+        return self.mixing @ self.rows - np.multiply.outer(self.mixing.sum(axis=1), self.mean)
+
+
+class MahalanobisMetric:
+    r"""The distance :math:`\sqrt{(u - v)^T A (u - v)}` with A a scaled identity plus low rank.
+
+    .. math:: A = \text{scale} \cdot I + U^T \operatorname{diag}(\text{weights})\, U
+
+    where the rows of U are orthonormal. A has n_features² entries, this form only
+    rank × n_features, so 50,000 features are no obstacle. The object is a callable, so it can
+    be given to ``KNeighborsClassifier(metric=...)``.
+
+    Parameters
+    ----------
+    n_features : int
+        The dimension of the space.
+    scale : float, default=1.0
+        What A does to a difference outside the span of `directions`.
+    directions : array of shape (rank, n_features), default=None
+        Orthonormal rows. None with `weights` None is a scaled identity.
+    weights : ndarray of shape (rank,), default=None
+        ``scale + weights`` are the eigenvalues of A along the directions, all >= 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdml.linear import MahalanobisMetric
+    >>> metric = MahalanobisMetric(2, scale=1.0, directions=np.array([[1.0, 0.0]]),
+    ...                            weights=np.array([8.0]))
+    >>> metric.matrix()
+    array([[9., 0.], [0., 1.]])
+    >>> metric([0, 0], [1, 0])
+    3.0
+    """
+
+    def __init__(
+        self,
+        n_features: int,
+        scale: float = 1.0,
+        directions: Any = None,
+        weights: ArrayLike | None = None,
+    ):
+        if directions is None:
+            directions = np.empty((0, n_features))
+            weights = np.empty(0)
+        weights = np.asarray(weights, dtype=float)
+        if directions.shape != (len(weights), n_features):
+            raise ValueError(
+                f"directions has shape {directions.shape}, expected ({len(weights)}, {n_features})"
+                ": one row per weight."
+            )
+        eigenvalues = scale + weights
+        if scale < 0 or (eigenvalues < 0).any():
+            raise ValueError(
+                "scale and scale + weights are eigenvalues of the metric and must be >= 0."
+            )
+        self.n_features = n_features
+        self.scale = float(scale)
+        self.directions = directions
+        self.weights = weights
+
+    @classmethod
+    def from_matrix(cls, matrix: ArrayLike) -> MahalanobisMetric:
+        """Build the metric of a positive semi-definite matrix.
+
+        Parameters
+        ----------
+        matrix : array-like of shape (n_features, n_features)
+            A, symmetric.
+
+        Returns
+        -------
+        metric : MahalanobisMetric
+            With the eigenvectors of `matrix` as directions.
+        """
+        matrix = check_array(matrix, input_name="matrix")
+        if matrix.shape[0] != matrix.shape[1] or not np.allclose(matrix, matrix.T):
+            raise ValueError(f"matrix must be square and symmetric, got shape {matrix.shape}.")
+        eigenvalues, vectors = np.linalg.eigh(matrix)
+        if eigenvalues[0] < -1e-10 * max(eigenvalues[-1], 0):
+            raise ValueError(
+                "matrix must be positive semi-definite, its smallest eigenvalue is "
+                f"{eigenvalues[0]:.3g}."
+            )
+        return cls(len(matrix), 0.0, vectors.T, np.maximum(eigenvalues, 0))
+
+    @property
+    def rank(self) -> int:
+        """The number of directions."""
+        return len(self.weights)
+
+    @property
+    def n_outputs(self) -> int:
+        """The number of columns that `transform` returns."""
+        return self.n_features if self.scale > 0 else self.rank
+
+    def _project(self, X):
+        if isinstance(self.directions, SparseRows):
+            return self.directions.project(X)
+        return np.asarray(X @ self.directions.T)
+
+    def transform(self, X: Any) -> NDArray:
+        """Map rows so that plain Euclidean distance between them is this metric.
+
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n_samples, n_features)
+            The rows.
+
+        Returns
+        -------
+        X_new : ndarray of shape (n_samples, n_outputs)
+            ``X @ sqrtm(A)``, or one column per direction where `scale` is 0.
+        """
+        along = self._project(X)
+        root = np.sqrt(self.scale + self.weights)
+        if self.scale == 0:
+            # No identity part: the coordinates along the directions say everything.
+            return (along * root).astype(_float_dtype(X), copy=False)
+        _refuse_if_too_large(
+            X.shape,
+            "transform would return a dense array",
+            "Set n_components for a small output, or use pair_distance / get_metric().",
+        )
+        directions = self.directions
+        if isinstance(directions, SparseRows):
+            directions = directions.toarray()
+        dense = X.toarray() if sparse.issparse(X) else X
+        X_new = np.sqrt(self.scale) * dense + (along * (root - np.sqrt(self.scale))) @ directions
+        return X_new.astype(_float_dtype(X), copy=False)
+
+    def __call__(self, u: ArrayLike, v: ArrayLike) -> float:
+        """Return the distance of two vectors."""
+        difference = np.asarray(u, dtype=float) - np.asarray(v, dtype=float)
+        if difference.shape != (self.n_features,):
+            raise ValueError(
+                f"expected two vectors with {self.n_features} features, their difference has "
+                f"shape {difference.shape}."
+            )
+        return float(self._norms(difference[None])[0])
+
+    def pair_distance(self, X: Any, Y: Any) -> NDArray:
+        """Return the distance of each row of X to the same row of Y.
+
+        Parameters
+        ----------
+        X, Y : arrays or sparse matrices of shape (n_pairs, n_features)
+            The two sides of the pairs.
+
+        Returns
+        -------
+        distances : ndarray of shape (n_pairs,)
+            Not squared.
+        """
+        return self._norms(X - Y)
+
+    def _norms(self, differences):
+        along = self._project(differences)
+        if sparse.issparse(differences):
+            squared = np.asarray(differences.multiply(differences).sum(axis=1)).ravel()
+        else:
+            squared = np.einsum("ij,ij->i", differences, differences)
+        return np.sqrt(np.maximum(self.scale * squared + along**2 @ self.weights, 0))
+
+    def pairwise(self, X: Any, Y: Any = None) -> NDArray:
+        """Return the distances of all rows of X to all rows of Y.
+
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n_samples_X, n_features)
+            The first rows.
+        Y : array or sparse matrix of shape (n_samples_Y, n_features), default=None
+            The second rows; None means X.
+
+        Returns
+        -------
+        distances : ndarray of shape (n_samples_X, n_samples_Y)
+            Not squared.
+        """
+        if self.scale == 0 or not (sparse.issparse(X) or sparse.issparse(Y)):
+            return euclidean_distances(self.transform(X), None if Y is None else self.transform(Y))
+        # Sparse rows would be dense after `transform`; the low-rank part is small.
+        along_X = self._project(X)
+        along_Y = along_X if Y is None else self._project(Y)
+        squared = self.scale * euclidean_distances(X, Y, squared=True)
+        squared += (along_X**2 @ self.weights)[:, None] + along_Y**2 @ self.weights
+        squared -= 2 * (along_X * self.weights) @ along_Y.T
+        if Y is None:
+            np.fill_diagonal(squared, 0)
+        return np.sqrt(np.maximum(squared, 0, out=squared), out=squared)
+
+    def matrix(self) -> NDArray:
+        """Build A, with its n_features² entries.
+
+        Returns
+        -------
+        A : ndarray of shape (n_features, n_features)
+            Symmetric, positive semi-definite.
+        """
+        _refuse_if_too_large(
+            (self.n_features, self.n_features),
+            "The Mahalanobis matrix is an array",
+            "Use transform, pair_distance or get_metric(), which never build it.",
+        )
+        directions = self.directions
+        if isinstance(directions, SparseRows):
+            directions = directions.toarray()
+        A = (directions.T * self.weights) @ directions
+        A = (A + A.T) / 2
+        A[np.diag_indices_from(A)] += self.scale
+        return A
+
+    def __repr__(self):
+        return (
+            f"{type(self).__name__}(n_features={self.n_features}, scale={self.scale:.4g}, "
+            f"rank={self.rank})"
+        )
+
+
+def _float_dtype(X):
+    return np.float32 if X.dtype == np.float32 else np.float64
+
+
+def _refuse_if_too_large(shape, what, advice):
+    """Raise before an allocation that would not fit into half of the machine's memory."""
+    size = 8 * shape[0] * shape[1]
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not told on this platform
+        return
+    if size > memory / 2:
+        raise MemoryError(
+            f"{what} of {shape[0]} x {shape[1]} numbers ({size / 2**30:.1f} GiB), more than half "
+            f"of this machine's memory ({memory / 2**30:.1f} GiB). {advice}"
+        )

@@ -1,0 +1,195 @@
+"""The span of the rows: coordinates in which a problem with many features is small.
+
+A linear metric learned from pairs of rows differs from its prior only inside the span of those
+rows. With fewer rows than features, the Gram matrix of the rows gives an orthonormal basis of
+the span; the problem is solved in its coordinates, at most one per row, and no array of
+n_features x n_features is ever made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.linalg import lapack, solve_triangular
+
+from .._parallel import is_dask_array, make_shards
+from ._metric import MahalanobisMetric, SparseRows
+
+# Columns per block of the Gram matrix; a number of its own, so that the sum of the blocks does
+# not depend on how many workers there are.
+_BLOCK_BYTES = 2**25
+
+
+@dataclass
+class Span:
+    """Rows in coordinates of an orthonormal basis of their span.
+
+    Attributes
+    ----------
+    coordinates : ndarray or dask array of shape (n_rows, rank)
+        The centred rows in the basis, float64. Distances are those of the rows.
+    n_features : int
+        The dimension of the space around.
+    basis : tuple (mixing, rows, mean) or None
+        The basis is ``mixing @ (rows - mean)``; None is the identity: rank = n_features.
+    """
+
+    coordinates: Any
+    n_features: int
+    basis: tuple | None
+
+    @property
+    def rank(self) -> int:
+        """The number of coordinates."""
+        return self.coordinates.shape[1]
+
+    def second_moment(self) -> NDArray[np.float64]:
+        """Return ``coordinates.T @ coordinates``."""
+        moment = self.coordinates.T @ self.coordinates
+        return moment.compute() if is_dask_array(moment) else moment
+
+    def metric(self, A: NDArray, scale: float, n_components: int | None, dtype: Any):
+        """Carry a metric in these coordinates over to the whole space.
+
+        Parameters
+        ----------
+        A : ndarray of shape (rank, rank)
+            Positive semi-definite, in coordinates of the span.
+        scale : float
+            What the metric does outside the span.
+        n_components : int or None
+            None keeps all of A. A number keeps that many directions: those along which the
+            rows vary most under the metric, so that the learned distances of the rows change
+            least.
+        dtype : dtype
+            Of the directions.
+
+        Returns
+        -------
+        metric : MahalanobisMetric
+            On the whole space.
+        """
+        eigenvalues, vectors = np.linalg.eigh(A)
+        eigenvalues = np.maximum(eigenvalues, 0)
+        if n_components is not None:
+            eigenvalues, vectors = _leading(
+                self.second_moment(), eigenvalues, vectors, n_components
+            )
+            scale = 0.0
+        # A direction that the metric treats as everything outside the span needs no keeping.
+        weights = eigenvalues - scale
+        keep = np.abs(weights) > 1e-14 * max(eigenvalues.max(initial=0), scale)
+        order = np.argsort(-eigenvalues[keep], kind="stable")
+        weights, vectors = weights[keep][order], vectors[:, keep][:, order]
+        return MahalanobisMetric(
+            self.n_features, scale, self._directions(vectors.T, dtype), weights
+        )
+
+    def _directions(self, rotation, dtype):
+        if self.basis is None:
+            return rotation.astype(dtype, copy=False)
+        mixing, rows, mean = self.basis
+        mixing = rotation @ mixing
+        if sparse.issparse(rows):
+            return SparseRows(mixing, rows, mean)
+        directions = (mixing.astype(dtype) @ (rows - mean)).astype(dtype, copy=False)
+        if is_dask_array(directions):
+            directions = directions.compute()
+        return directions
+
+
+def _leading(second_moment, eigenvalues, vectors, n_components):
+    """Eigenpairs of the metric that keeps the `n_components` leading directions of the rows."""
+    if n_components > len(second_moment):
+        raise ValueError(
+            f"n_components={n_components} is more than the {len(second_moment)} dimensions that "
+            "the rows of the constraints span: choose a smaller number."
+        )
+    root = vectors * np.sqrt(eigenvalues)
+    # The principal axes of the rows under the metric, in coordinates up to a rotation.
+    _, axes = np.linalg.eigh(root.T @ second_moment @ root)
+    kept = root @ axes[:, -n_components:]
+    directions, singular, _ = np.linalg.svd(kept, full_matrices=False)
+    return singular**2, directions
+
+
+def find_span(X: Any, *, n_jobs: int | None = None, client: Any = None, full: bool = False) -> Span:
+    """Find coordinates for the rows of X in which distances are kept.
+
+    Parameters
+    ----------
+    X : array, sparse matrix or dask array of shape (n_rows, n_features)
+        The rows.
+    n_jobs, client :
+        Where the Gram matrix is computed, see `skdml._parallel`.
+    full : bool, default=False
+        Use all n_features coordinates even where the rows span fewer.
+
+    Returns
+    -------
+    span : Span
+        With rank n_features where there are at least as many rows as features, otherwise the
+        rank of the centred rows.
+    """
+    n_rows, n_features = X.shape
+    mean = _column_mean(X)
+    if full or n_features <= n_rows:
+        dense = X.toarray() if sparse.issparse(X) else X
+        return Span(dense.astype(np.float64) - mean, n_features, None)
+
+    gram = _centred_gram(X, mean, n_jobs, client)
+    # Pivoted Cholesky: gram[p][:, p] = L L' with the rank revealed. A third of the work of one
+    # product, where an eigendecomposition costs many; the rows p[:rank] carry the basis.
+    tolerance = 1e-12 * n_rows * gram.diagonal().max(initial=0)
+    factor, pivots, rank, _ = lapack.dpstrf(gram, tol=tolerance, lower=1, overwrite_a=1)
+    pivots -= 1
+    factor = np.tril(factor)[:, :rank]
+    coordinates = np.empty((n_rows, rank))
+    coordinates[pivots] = factor
+    mixing = solve_triangular(factor[:rank], np.eye(rank), lower=True)
+    order = np.argsort(pivots[:rank])  # dask wants sorted rows
+    rows, mixing = X[pivots[:rank][order]], mixing[:, order]
+    if not sparse.issparse(rows):
+        mean = mean.astype(rows.dtype)
+    return Span(coordinates, n_features, (mixing, rows, mean))
+
+
+def _column_mean(X):
+    if sparse.issparse(X):
+        return np.asarray(X.mean(axis=0)).ravel()
+    mean = X.mean(axis=0, dtype=np.float64)
+    return mean.compute() if is_dask_array(mean) else mean
+
+
+def _centred_gram(X, mean, n_jobs, client):
+    """Return ``(X - mean) @ (X - mean).T`` in float64, summed over blocks of columns."""
+    if sparse.issparse(X):
+        gram = (X @ X.T).toarray().astype(np.float64, copy=False)
+        offset = np.asarray(X @ mean)
+        return gram - offset[:, None] - offset + mean @ mean
+    n_rows, n_features = X.shape
+    # A block is not much smaller than the matrix that it adds to.
+    step = max(1, _BLOCK_BYTES // (8 * n_rows), n_rows // 4)
+    slices = [slice(start, start + step) for start in range(0, n_features, step)]
+    if is_dask_array(X):
+        import dask
+
+        blocks = [dask.delayed(_pair)(X[:, s].rechunk(-1), mean[s]) for s in slices]
+    else:
+        blocks = [(X[:, s], mean[s]) for s in slices]
+    with make_shards(blocks, n_jobs=n_jobs, client=client) as shards:
+        return shards.sum(_block_gram)
+
+
+def _pair(block, mean):
+    return block, mean
+
+
+def _block_gram(block):
+    columns, mean = block
+    columns = columns.astype(np.float64) - mean
+    return columns @ columns.T

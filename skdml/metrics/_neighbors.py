@@ -1,0 +1,292 @@
+"""The nearest gallery items of every query: exact, in bounded memory, ties by index."""
+
+import math
+import numbers
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import DTypeLike
+from sklearn import get_config
+from sklearn.metrics import pairwise_distances
+
+Metric = str | Callable[..., Any] | Any
+
+# MiB for one chunk. scikit-learn's default of 1024 would be the whole matrix in many cases, and
+# larger chunks than this are not faster.
+MAX_DEFAULT_MEMORY = 64
+
+# Elements of the temporary array in which distances are worked out pair by pair.
+EXACT_BLOCK = 2**16
+
+
+class _Distances(Protocol):
+    """What the search needs to know of a metric."""
+
+    def block(self, rows: np.ndarray) -> np.ndarray:
+        """Return a new array of scores, queries `rows` by gallery, that rank like distances."""
+
+    def slack(self, rows: np.ndarray, kth: np.ndarray) -> np.ndarray:
+        """Return for each row the difference of two scores below which their order is open.
+
+        It has to hold for the scores up to the k-th smallest, `kth`, and slightly above.
+        """
+
+    def exact(self, row: int, cols: np.ndarray) -> np.ndarray:
+        """Return values that settle the order where the scores of `block` leave it open."""
+
+    @property
+    def finer(self) -> "_Distances | None":
+        """The same distances with less slack, to be tried before `exact`."""
+
+
+class _ByValue:
+    """Scores are the values that the metric returns."""
+
+    finer = None
+
+    def __init__(self, X: np.ndarray, Y: np.ndarray, metric: Metric):
+        self.X, self.Y, self.metric = X, Y, metric
+
+    def block(self, rows: np.ndarray) -> np.ndarray:
+        X = self.X[rows]
+        if hasattr(self.metric, "pairwise"):
+            values = np.array(self.metric.pairwise(X, self.Y), dtype=np.float64)
+        else:
+            values = pairwise_distances(X, self.Y, metric=self.metric)
+        expected = (len(X), len(self.Y))
+        if values.shape != expected:
+            raise ValueError(
+                f"metric must return distances of shape {expected} for {len(X)} queries and "
+                f"{len(self.Y)} gallery items, got {values.shape}."
+            )
+        if not np.isfinite(values).all():
+            raise ValueError(
+                "metric returned NaN or infinite distances; use a metric that is defined for all "
+                "pairs of rows."
+            )
+        return values
+
+    def slack(self, rows: np.ndarray, kth: np.ndarray) -> np.ndarray:
+        return np.zeros(len(rows))
+
+    def exact(self, row: int, cols: np.ndarray) -> np.ndarray:
+        return np.zeros(len(cols))
+
+
+class _ByProduct:
+    """Euclidean or cosine distance from one matrix product per chunk.
+
+    The score |y|^2 - 2 x.y is fast but carries rounding errors that depend on the shapes given to
+    the matrix product. `slack` bounds them, and the pairs too close to call are settled by the sum
+    of squared differences in double precision, so the result depends neither on the chunk size
+    nor on cancellation.
+    """
+
+    def __init__(self, X: np.ndarray, Y: np.ndarray, cosine: bool, dtype: DTypeLike):
+        self.X, self.Y, self.cosine = X, Y, cosine
+        self.limits = np.finfo(dtype)
+        if cosine:
+            self.items = _unit_rows(Y.astype(dtype, copy=False))
+            self.queries = self.items if X is Y else _unit_rows(X.astype(dtype, copy=False))
+            # One also for rows of zeros, whose cosine with anything is taken as 0.
+            self.x_norms, self.y_squared = np.ones(len(X)), np.ones(len(Y), dtype=dtype)
+        else:
+            # A power of two, so that squares neither overflow nor underflow and no digit is lost.
+            largest = max(_largest(X), _largest(Y))
+            exponent = max(math.frexp(largest)[1], int(self.limits.minexp) + 20)
+            self.scale = math.ldexp(1.0, -exponent)
+            self.items = Y.astype(dtype, copy=False) * self.scale
+            # The errors of the scores grow with the norms, so the norms are made small.
+            centre = self.items.mean(axis=0, dtype=np.float64).astype(dtype)
+            self.items -= centre
+            self.queries = (
+                self.items if X is Y else X.astype(dtype, copy=False) * self.scale - centre
+            )
+            self.x_norms = np.sqrt(_sums_of_squares(self.queries))
+            self.y_squared = _sums_of_squares(self.items).astype(dtype)
+        self.y_norm = math.sqrt(self.y_squared.max())
+
+    def block(self, rows: np.ndarray) -> np.ndarray:
+        scores = (-2 * self.queries[rows]) @ self.items.T
+        scores += self.y_squared
+        return scores
+
+    def slack(self, rows: np.ndarray, kth: np.ndarray) -> np.ndarray:
+        # The error of a score is below (d + 4) eps (|x| + |y|)^2, the rest is for the rounding of
+        # the bound itself. By the triangle inequality |x| + |y| <= 3 max(|x|, |x - y|), which
+        # keeps one far-off item from widening the slack of all queries.
+        norms = self.x_norms[rows]
+        distance = np.sqrt(np.maximum(kth + norms**2, 0))
+        reach = np.minimum(norms + self.y_norm, 3.1 * np.maximum(norms, distance))
+        n_features = self.X.shape[1]
+        error = (n_features + 16) * self.limits.eps * reach**2 + n_features * self.limits.tiny
+        return 2 * error
+
+    @cached_property
+    def finer(self) -> "_ByProduct | None":
+        if self.limits.dtype == np.float64:
+            return None
+        return _ByProduct(self.X, self.Y, self.cosine, np.float64)
+
+    def exact(self, row: int, cols: np.ndarray) -> np.ndarray:
+        # Of equal rows only the first is measured: embeddings that have collapsed are all equal.
+        first = self.first_equal[cols]
+        seen = np.zeros(len(self.Y), dtype=bool)
+        seen[first] = True
+        distinct = np.flatnonzero(seen)
+        values = np.empty(len(self.Y))
+        x = self._double(self.X[[row]])
+        step = max(1, EXACT_BLOCK // self.X.shape[1])
+        for start in range(0, len(distinct), step):
+            part = distinct[start : start + step]
+            Y = self._double(self.Y[part])
+            values[part] = 2 if self.cosine and not x.any() else _sums_of_squares(Y - x)
+            if self.cosine:
+                values[part[~Y.any(axis=1)]] = 2
+        return values[first]
+
+    @cached_property
+    def first_equal(self) -> np.ndarray:
+        """For each gallery item the position of the first one that is equal to it."""
+        rows = self.Y.view(np.dtype((np.void, self.Y.itemsize * self.Y.shape[1]))).ravel()
+        _, first, inverse = np.unique(rows, return_index=True, return_inverse=True)
+        return first[inverse]
+
+    def _double(self, rows: np.ndarray) -> np.ndarray:
+        rows = rows.astype(np.float64, copy=False)
+        if self.cosine:
+            return _unit_rows(rows)
+        return rows if 1e-100 < self.scale < 1e100 else rows * self.scale
+
+
+def _largest(X: np.ndarray) -> float:
+    return max(float(X.max()), -float(X.min()))
+
+
+def _sums_of_squares(X: np.ndarray) -> np.ndarray:
+    """Return the squared norms of the rows; equal rows give equal bits, wherever they stand."""
+    return np.einsum("ij,ij->i", X, X, dtype=np.float64)
+
+
+def _unit_rows(X: np.ndarray) -> np.ndarray:
+    """Divide every row by its norm; rows of zeros stay."""
+    _, exponents = np.frexp(np.abs(X).max(axis=1, keepdims=True))
+    X = np.ldexp(X, -exponents)
+    norms = np.sqrt(_sums_of_squares(X))
+    norms[norms == 0] = 1
+    X /= norms[:, None].astype(X.dtype)
+    return X
+
+
+def _distances(X: np.ndarray, Y: np.ndarray, metric: Metric) -> _Distances:
+    if isinstance(metric, str):
+        if metric in ("euclidean", "l2", "sqeuclidean", "cosine"):
+            return _ByProduct(X, Y, metric == "cosine", X.dtype)
+        if metric in ("precomputed", "mahalanobis", "seuclidean"):
+            raise ValueError(
+                f"metric={metric!r} is not supported by name: pass a callable f(u, v) or an object "
+                "with a method pairwise(X, Y)."
+            )
+    elif isinstance(metric, type) or not (callable(metric) or hasattr(metric, "pairwise")):
+        raise TypeError(
+            "metric must be a name, a callable f(u, v) or an object with a method pairwise(X, Y), "
+            f"got {metric!r}."
+        )
+    return _ByValue(X, Y, metric)
+
+
+def nearest(
+    X: np.ndarray,
+    Y: np.ndarray,
+    k: int | np.ndarray,
+    *,
+    metric: Metric = "euclidean",
+    working_memory: float | None = None,
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield, chunk by chunk, the nearest rows of Y for rows of X.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n_queries, n_features)
+        The queries.
+
+    Y : ndarray of shape (n_gallery, n_features)
+        The gallery, of the same dtype. If it is X itself, a query is not its own neighbour.
+
+    k : int or ndarray of shape (n_queries,)
+        How many neighbours each query needs. Queries that need none are left out.
+
+    metric : str, callable or object with a method `pairwise`
+        The distance.
+
+    working_memory : float or None
+        MiB for the temporary arrays of a chunk.
+
+    Yields
+    ------
+    rows : ndarray of shape (n_rows,)
+        The positions of the queries of this chunk.
+
+    neighbors : ndarray of shape (n_rows, k_of_chunk)
+        Positions in Y, nearest first, equal distances by position. It has as many columns as the
+        most demanding query of the chunk needs.
+    """
+    needed = np.broadcast_to(k, len(X))
+    order = np.argsort(needed, kind="stable")  # queries that need many share few chunks
+    order = order[needed[order] > 0]
+    distances = _distances(X, Y, metric)
+    # Scores, their copy in the partition, a mask; at worst the rows and columns of all items.
+    per_query = len(Y) * (8 + 8 + 1 + 16) + int(needed.max()) * 32
+    step = max(1, int(_memory(working_memory) * 2**20 / per_query))
+    for start in range(0, len(order), step):
+        rows = order[start : start + step]
+        yield rows, _k_nearest(distances, rows, int(needed[rows[-1]]), exclude_self=X is Y)
+
+
+def _memory(working_memory: float | None) -> float:
+    if working_memory is None:
+        return min(get_config()["working_memory"], MAX_DEFAULT_MEMORY)
+    if not isinstance(working_memory, numbers.Real) or isinstance(working_memory, bool):
+        raise TypeError(f"working_memory must be a number of MiB or None, got {working_memory!r}.")
+    if not 0 < working_memory < math.inf:
+        raise ValueError(f"working_memory must be positive and finite, got {working_memory!r}.")
+    return float(working_memory)
+
+
+def _k_nearest(distances: _Distances, rows: np.ndarray, k: int, exclude_self: bool) -> np.ndarray:
+    """Return the k nearest gallery items of the queries `rows`, in order."""
+    scores = distances.block(rows)
+    if exclude_self:
+        scores[np.arange(len(rows)), rows] = np.inf
+    kth = np.partition(scores, k - 1, axis=1)[:, k - 1] if k > 1 else scores.min(axis=1)
+    slack = distances.slack(rows, kth)
+    limit = (kth + slack).astype(scores.dtype)
+    row, col = np.nonzero(scores <= limit[:, None])
+    ends = np.cumsum(np.bincount(row, minlength=len(rows)))
+    clear = np.diff(ends, prepend=0) == k
+
+    found = np.empty((len(rows), k), dtype=np.intp)
+    cols = col[clear[row]].reshape(-1, k)
+    values = scores[np.flatnonzero(clear)[:, None], cols]
+    order = np.argsort(values, axis=1, kind="stable")
+    found[clear] = np.take_along_axis(cols, order, axis=1)
+    gaps = np.diff(np.take_along_axis(values, order, axis=1), axis=1)
+    clear[clear] = (gaps >= slack[clear, None]).all(axis=1)
+
+    unclear = np.flatnonzero(~clear)
+    if len(unclear) and distances.finer is not None:
+        del scores, row, col
+        found[unclear] = _k_nearest(distances.finer, rows[unclear], k, exclude_self)
+        return found
+    for i in unclear:
+        candidates = col[ends[i - 1] if i else 0 : ends[i]]
+        candidates = candidates[np.argsort(scores[i, candidates], kind="stable")]
+        close = np.diff(scores[i, candidates]) < slack[i]
+        group = np.append(0, np.cumsum(~close))
+        undecided = np.append(close, False) | np.append(False, close)
+        value = np.zeros(len(candidates))
+        value[undecided] = distances.exact(rows[i], candidates[undecided])
+        found[i] = candidates[np.lexsort((candidates, value, group))[:k]]
+    return found

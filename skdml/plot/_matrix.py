@@ -1,0 +1,132 @@
+"""A Mahalanobis matrix as a heat map, with its spectrum."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..linear import MahalanobisMetric
+from ._style import COLORS, check_axes
+
+# With more features a heat map shows nothing: the directions of the metric are drawn instead.
+_MOST_FEATURES = 200
+
+
+class MetricMatrixDisplay:
+    """A learned Mahalanobis metric: its matrix as a heat map, and its spectrum.
+
+    Above 200 features the heat map would show nothing and takes a matrix of n_features²
+    entries, so only the spectrum is drawn.
+
+    Parameters
+    ----------
+    metric : MahalanobisMetric
+        The metric.
+    feature_names : sequence of str, default=None
+        Names beside the heat map, drawn for up to 30 features.
+
+    Attributes
+    ----------
+    axes_ : ndarray of matplotlib Axes
+        Heat map and spectrum, or the spectrum alone.
+    figure_ : matplotlib Figure
+        The figure around them.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_wine
+    >>> from skdml import GMMLTransformer
+    >>> from skdml.plot import MetricMatrixDisplay
+    >>> X, y = load_wine(return_X_y=True)
+    >>> model = GMMLTransformer(random_state=0).fit(X, y)
+    >>> display = MetricMatrixDisplay.from_estimator(model)
+    >>> len(display.axes_)
+    2
+    """
+
+    def __init__(self, metric: MahalanobisMetric, feature_names=None):
+        self.metric = metric
+        self.feature_names = feature_names
+
+    @classmethod
+    def from_estimator(cls, estimator, *, feature_names=None, ax=None):
+        """Draw the metric of a fitted linear metric learner.
+
+        Parameters
+        ----------
+        estimator : estimator
+            Fitted, with `get_metric`.
+        feature_names : sequence of str, default=None
+            None takes those seen in `fit`, if any.
+        ax : sequence of matplotlib Axes, default=None
+            Where to draw; None makes a figure.
+
+        Returns
+        -------
+        display : MetricMatrixDisplay
+            The drawn display.
+        """
+        metric = estimator.get_metric()
+        if feature_names is None:
+            feature_names = getattr(estimator, "feature_names_in_", None)
+        return cls(metric, feature_names).plot(ax=ax)
+
+    def plot(self, ax=None):
+        """Draw the panels.
+
+        Parameters
+        ----------
+        ax : sequence of matplotlib Axes, default=None
+            Two axes (one above 200 features); None makes a figure.
+
+        Returns
+        -------
+        display : MetricMatrixDisplay
+            Itself.
+        """
+        small = self.metric.n_features <= _MOST_FEATURES
+        self.figure_, self.axes_ = check_axes(
+            ax,
+            1 + small,
+            type(self).__name__,
+            figsize=(7.4, 3.2) if small else (4.2, 3.2),
+        )
+        if small:
+            self._plot_matrix(self.axes_[0])
+        self._plot_spectrum(self.axes_[-1])
+        return self
+
+    def _plot_matrix(self, axes):
+        matrix = self.metric.matrix()
+        limit = np.abs(matrix).max()
+        image = axes.imshow(matrix, cmap="PuOr_r", vmin=-limit, vmax=limit, interpolation="nearest")
+        self.figure_.colorbar(image, ax=axes, shrink=0.8)
+        axes.set_title("Mahalanobis matrix")
+        if self.feature_names is not None and len(self.feature_names) <= 30:
+            axes.set_yticks(range(len(matrix)), self.feature_names, fontsize=6)
+            axes.set_xticks([])
+        else:
+            axes.set_xlabel("feature")
+
+    def _plot_spectrum(self, axes):
+        eigenvalues = np.sort(self.metric.scale + self.metric.weights)[::-1]
+        axes.plot(
+            np.arange(1, len(eigenvalues) + 1),
+            eigenvalues,
+            "o-",
+            ms=3,
+            lw=1,
+            color=COLORS[0],
+            label="along the learned directions",
+        )
+        outside = self.metric.n_features - self.metric.rank
+        if outside and self.metric.scale > 0:
+            axes.axhline(
+                self.metric.scale,
+                color=COLORS[1],
+                lw=1,
+                ls="--",
+                label=f"in the other {outside:,} dimensions",
+            )
+        axes.set(title="spectrum", xlabel="direction", ylabel="eigenvalue", yscale="log")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.legend(frameon=False, fontsize=8)

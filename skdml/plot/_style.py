@@ -1,0 +1,32 @@
+"""Colours and axes that all displays share."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from .._optional import optional_import
+
+# Okabe and Ito's palette, which colour-blind readers can tell apart (yellow left out: too pale
+# on white); with more classes the markers change.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+MARKERS = ("o", "^", "s", "D", "v", "P")
+
+
+def class_styles():
+    """Yield (colour, marker) for one class after the other."""
+    for marker, color in itertools.cycle(itertools.product(MARKERS, COLORS)):
+        yield color, marker
+
+
+def check_axes(ax, n_axes, user, **figure_options):
+    """Return `n_axes` axes: the given ones, or those of a new figure."""
+    pyplot = optional_import("matplotlib.pyplot", user)
+    if ax is None:
+        figure, axes = pyplot.subplots(1, n_axes, layout="constrained", **figure_options)
+        return figure, np.atleast_1d(axes)
+    axes = np.atleast_1d(np.asarray(ax, dtype=object)).ravel()
+    if len(axes) != n_axes:
+        raise ValueError(f"ax must be {n_axes} axes for {user}, got {len(axes)}.")
+    return axes[0].figure, axes

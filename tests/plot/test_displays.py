@@ -1,0 +1,82 @@
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.datasets import load_wine
+from sklearn.exceptions import NotFittedError
+
+from skdml import GMMLTransformer
+from skdml.plot import EmbeddingDisplay, MetricMatrixDisplay
+
+matplotlib = pytest.importorskip("matplotlib")
+matplotlib.use("Agg")
+from matplotlib import pyplot  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def wine():
+    return load_wine(return_X_y=True)
+
+
+@pytest.fixture(scope="module")
+def model(wine):
+    return GMMLTransformer(random_state=0).fit(*wine)
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    pyplot.close("all")
+
+
+def test_embedding_has_a_panel_for_before_and_after(model, wine):
+    X, y = wine
+    display = EmbeddingDisplay.from_estimator(model, X, y)
+    assert [axes.get_title() for axes in display.axes_] == ["input", "GMMLTransformer"]
+    for axes in display.axes_:
+        assert sum(len(c.get_offsets()) for c in axes.collections) == len(X)
+        assert len(axes.collections) == 3
+    assert [t.get_text() for t in display.axes_[1].get_legend().get_texts()] == ["0", "1", "2"]
+
+
+def test_embedding_draws_into_given_axes(wine):
+    X, y = wine
+    figure, axes = pyplot.subplots(1, 2)
+    display = EmbeddingDisplay.from_predictions(X, X[:, :1], y, ax=axes)
+    assert display.figure_ is figure
+    with pytest.raises(ValueError, match="ax must be 2 axes"):
+        display.plot(ax=axes[0])
+
+
+def test_embedding_without_classes_with_many_and_sparse(wine):
+    X, _ = wine
+    assert len(EmbeddingDisplay.from_predictions(X, X).axes_[0].collections) == 1
+    many = EmbeddingDisplay.from_predictions(sparse.csr_array(X), X, np.arange(len(X)) % 60)
+    assert len(many.axes_[0].collections) == 60
+    assert many.axes_[1].get_legend() is None
+
+
+def test_embedding_bad_input(wine):
+    X, y = wine
+    with pytest.raises(ValueError, match="inconsistent"):
+        EmbeddingDisplay.from_predictions(X, X[:5], y)
+    with pytest.raises(NotFittedError):
+        EmbeddingDisplay.from_estimator(GMMLTransformer(), X, y)
+
+
+def test_matrix_and_spectrum(model):
+    display = MetricMatrixDisplay.from_estimator(model, feature_names=[f"f{i}" for i in range(13)])
+    heat, spectrum = display.axes_
+    np.testing.assert_allclose(heat.images[0].get_array(), model.get_mahalanobis_matrix())
+    assert [t.get_text() for t in heat.get_yticklabels()][:2] == ["f0", "f1"]
+    drawn = spectrum.lines[0].get_ydata()
+    np.testing.assert_allclose(
+        np.sort(drawn), np.linalg.eigvalsh(model.get_mahalanobis_matrix()), rtol=1e-6
+    )
+
+
+def test_high_dimension_draws_the_spectrum_alone():
+    X = np.random.default_rng(0).standard_normal((20, 500))
+    model = GMMLTransformer(random_state=0).fit(X, np.arange(20) % 2)
+    display = MetricMatrixDisplay.from_estimator(model)
+    assert len(display.axes_) == 1
+    assert "in the other 481 dimensions" in display.axes_[0].get_legend().get_texts()[1].get_text()

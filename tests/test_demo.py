@@ -1,0 +1,43 @@
+import re
+
+import pytest
+
+from skdml.__main__ import main
+from skdml._demo import find_demos, run_demos
+
+pytest.importorskip("matplotlib")
+
+
+def test_every_estimator_has_a_demo():
+    from skdml.utils.estimator_checks import all_estimators
+
+    shown = " ".join(find_demos())
+    for name, _ in all_estimators():
+        assert name.lower().startswith(tuple(shown.split())), f"{name} has no demo"
+
+
+def test_demo_prints_one_table_and_writes_one_file(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    main(["demo"])
+    printed = capsys.readouterr()
+    lines = printed.out.splitlines()
+    assert lines[0].split("  ")[0] == "what was learned"
+    assert sum(line.startswith("GMMLTransformer") for line in lines) == 3
+    assert printed.err == ""  # not a terminal: no bars
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert files == [tmp_path / "skdml-demo" / "index.html"]
+    page = files[0].read_text(encoding="utf-8")
+    assert page.count("<figure>") == 6
+    # self-contained: nothing is loaded from anywhere
+    assert not re.search(r"""(src|href)=["'](?!data:)""", page)
+
+
+def test_demo_shows_an_improvement(tmp_path, capsys):
+    for row in run_demos(tmp_path, verbose=0):
+        assert row.learned > row.baseline, row.task
+
+
+def test_unknown_command(capsys):
+    with pytest.raises(SystemExit):
+        main(["dance"])
+    assert "invalid choice" in capsys.readouterr().err
