@@ -35,7 +35,6 @@ def fit_gmml(X, y):
 
 
 def fit_nca(X, y):
-    # In the span of the rows, which holds all there is to learn: NCA is d x d otherwise.
     return NeighborhoodComponentsAnalysis(random_state=0, max_iter=50).fit(X, y)
 
 

@@ -143,9 +143,9 @@ def make_shards(
     Returns
     -------
     shards : LocalShards or DaskShards
-        Both have ``map(func, *args)``, which returns ``[func(block, *args) for each block]``,
-        ``sum(func, *args)``, which adds them up, and are context managers that let go of the
-        blocks.
+        Both have ``map(func, *args, each=None)``, which returns ``[func(block, *args) for each
+        block]``, or ``func(block, own, *args)`` with one item of `each` per block; ``sum``, which
+        adds them up; and are context managers that let go of the blocks.
     """
     if client is not None:
         return DaskShards(blocks, client)
@@ -159,25 +159,29 @@ class LocalShards:
         self._blocks = [block.compute() if _is_delayed(block) else block for block in blocks]
         self._n_jobs = n_jobs
 
-    def map(self, func: Callable, *args: Any) -> list:
+    def map(self, func: Callable, *args: Any, each: Sequence[Any] | None = None) -> list:
         """Return ``func(block, *args)`` for every block, in order."""
-        return list(self._results(func, args))
+        return list(self._results(func, args, each))
 
-    def sum(self, func: Callable, *args: Any) -> Any:
+    def sum(self, func: Callable, *args: Any, each: Sequence[Any] | None = None) -> Any:
         """Return the sum of ``func(block, *args)`` over the blocks, a few terms at a time."""
-        return _sum_in_place(self._results(func, args))
+        return _sum_in_place(self._results(func, args, each))
 
-    def _results(self, func, args):
-        n_workers = min(joblib.effective_n_jobs(self._n_jobs), len(self._blocks))
+    def _results(self, func, args, each):
+        calls = [
+            (block, *own, *args)
+            for block, own in zip(self._blocks, _own_arguments(each, self._blocks), strict=True)
+        ]
+        n_workers = min(joblib.effective_n_jobs(self._n_jobs), len(calls))
         if n_workers <= 1:
-            yield from (func(block, *args) for block in self._blocks)
+            yield from (func(*call) for call in calls)
             return
         threads = max(1, (os.cpu_count() or 1) // n_workers)
         # The limit holds for threads (set here, it is the process's) and for processes.
         with limit_threads(threads):
             yield from joblib.Parallel(
                 n_jobs=self._n_jobs, prefer="threads", return_as="generator"
-            )(joblib.delayed(_call_limited)(func, threads, block, *args) for block in self._blocks)
+            )(joblib.delayed(_call_limited)(func, threads, *call) for call in calls)
 
     def __enter__(self):
         return self
@@ -206,13 +210,13 @@ class DaskShards:
         self.bytes_moved = 0
         self._place(range(len(self._blocks)))
 
-    def map(self, func: Callable, *args: Any) -> list:
+    def map(self, func: Callable, *args: Any, each: Sequence[Any] | None = None) -> list:
         """Return ``func(block, *args)`` for every block, in order."""
-        return self._gather(lambda tasks: tasks, func, args)
+        return self._gather(lambda tasks: tasks, func, args, each)
 
-    def sum(self, func: Callable, *args: Any) -> Any:
+    def sum(self, func: Callable, *args: Any, each: Sequence[Any] | None = None) -> Any:
         """Return the sum of ``func(block, *args)`` over the blocks, added up on the workers."""
-        return self._gather(self._add_up, func, args)[0]
+        return self._gather(self._add_up, func, args, each)[0]
 
     def _add_up(self, tasks):
         while len(tasks) > 1:
@@ -223,7 +227,7 @@ class DaskShards:
             ] + odd
         return tasks
 
-    def _gather(self, combine, func, args):
+    def _gather(self, combine, func, args, each):
         from distributed.client import FutureCancelledError
         from distributed.scheduler import KilledWorker
 
@@ -232,8 +236,10 @@ class DaskShards:
                 self._place([i for i, f in enumerate(self._futures) if f.status in _LOST])
             sent = self._send(args)
             tasks = [
-                self._client.submit(_call_limited, func, 1, block, *sent, pure=False)
-                for block in self._futures
+                self._client.submit(_call_limited, func, 1, block, *own, *sent, pure=False)
+                for block, own in zip(
+                    self._futures, _own_arguments(each, self._futures), strict=True
+                )
             ]
             combined = combine(tasks)
             try:
@@ -243,7 +249,7 @@ class DaskShards:
                 continue
             finally:
                 self._client.cancel([t for t in tasks if not t.done()])
-            self.bytes_moved += sum(_nbytes(result) for result in results)
+            self.bytes_moved += _nbytes(results) + _nbytes(each or [])
             return results
         raise RuntimeError(
             f"blocks were lost with their workers {_MAX_RECOVERIES + 1} times in a row: the "
@@ -285,6 +291,10 @@ class DaskShards:
 
     def __exit__(self, *exc_info):
         self._futures, self._blocks = [], []  # the scheduler frees what nobody refers to
+
+
+def _own_arguments(each, blocks):
+    return [()] * len(blocks) if each is None else [(own,) for own in each]
 
 
 def _sum_in_place(terms):

@@ -12,8 +12,8 @@ from ..utils._fit import FitProgress, fit_method
 from ..utils._sklearn import Interval
 from ._base import LinearMetricLearner
 from ._gmml_solver import geometric_mean
+from ._pairs import PairDifferences
 from ._prior import check_prior, prior_inverse
-from ._scatter import pair_scatter
 from ._span import find_span
 
 
@@ -149,8 +149,10 @@ class GMMLTransformer(LinearMetricLearner):
                 X = X[rows]
             span = find_span(X, full=not isinstance(prior, str), **parallel)
             progress.step()
-            weights = np.column_stack([labels > 0, labels < 0]).astype(float)
-            S, D = pair_scatter(span.coordinates, pairs, weights / weights.sum(axis=0), **parallel)
+            weights = np.array([labels > 0, labels < 0], dtype=float)
+            weights /= weights.sum(axis=1, keepdims=True)
+            with PairDifferences(span.coordinates, pairs, **parallel) as differences:
+                S, D = differences.scatter(weights)
             progress.step()
             with limit_threads(1 if span.rank < 1000 else None):
                 A, scale = self._regularised_mean(S, D, prior, span)

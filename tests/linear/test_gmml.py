@@ -14,7 +14,6 @@ from skdml import GMMLTransformer
 from skdml.constraints import make_pairs
 from skdml.linear._gmml_solver import geometric_mean
 from skdml.linear._prior import ledoit_wolf_shrinkage, prior_inverse
-from skdml.linear._scatter import pair_scatter
 from skdml.linear._span import find_span
 
 rng = np.random.default_rng(0)
@@ -87,28 +86,6 @@ def test_geometric_mean_minimises_the_gmml_objective():
     best = np.linalg.cholesky(geometric_mean(S, D)).ravel()
     assert np.abs(gradient(best)).max() < 1e-8
     assert objective(best) < objective(at)
-
-
-def test_scatter_against_a_loop_over_pairs():
-    X = rng.standard_normal((30, 5))
-    pairs = rng.integers(0, 30, (80, 2))
-    weights = rng.uniform(size=(80, 2))
-    expected = np.zeros((2, 5, 5))
-    for (i, j), w in zip(pairs, weights, strict=True):
-        expected += w[:, None, None] * np.outer(X[i] - X[j], X[i] - X[j])
-    np.testing.assert_allclose(pair_scatter(X, pairs, weights), expected, atol=1e-10)
-    np.testing.assert_allclose(pair_scatter(X, pairs, weights[:, 0]), expected[0], atol=1e-10)
-
-
-def test_scatter_is_the_same_in_blocks_and_for_any_n_jobs(monkeypatch):
-    X = rng.standard_normal((40, 5))
-    pairs = rng.integers(0, 40, (1000, 2))
-    weights = rng.uniform(size=1000)
-    whole = pair_scatter(X, pairs, weights)
-    monkeypatch.setattr("skdml.linear._scatter._BLOCK_PAIRS", 37)
-    blocks = pair_scatter(X, pairs, weights)
-    np.testing.assert_allclose(blocks, whole, rtol=1e-12, atol=1e-12)
-    assert np.array_equal(pair_scatter(X, pairs, weights, n_jobs=2), blocks)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,187 @@
+"""Differences of pairs of rows, kept where they are worked on.
+
+Linear learners look at their pairs c_k = x_i - x_j in two ways only: a weighted sum of outer
+products, and quadratic forms with a small matrix. Both are done here, on blocks of pairs that
+stay in this process or on the workers of a cluster; only weights, matrices of rank x rank and
+one number per pair travel.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from .._parallel import is_dask_array, make_shards
+
+# Pairs per block, and at least that many per row of a block, so that work per row is done for
+# many pairs. The cut depends on the problem alone: the sums are the same for any n_jobs.
+_BLOCK_PAIRS = 50_000
+_PAIRS_PER_ROW = 8
+# Numbers in a temporary array of differences.
+_CHUNK_SIZE = 2**20
+
+
+class PairDifferences:
+    """The differences ``c_k = coordinates[i_k] - coordinates[j_k]``, in blocks of pairs.
+
+    A context manager: the blocks are let go at the end.
+
+    Parameters
+    ----------
+    coordinates : ndarray or dask array of shape (n_rows, rank)
+        Rows, best centred: a common offset cancels only up to rounding.
+    pairs : ndarray of shape (n_pairs, 2)
+        Row indices.
+    n_jobs, client :
+        Where the work is done, see `skdml._parallel`.
+    """
+
+    def __init__(
+        self,
+        coordinates: Any,
+        pairs: NDArray[np.integer],
+        *,
+        n_jobs: int | None = None,
+        client: Any = None,
+    ):
+        step = max(_BLOCK_PAIRS, _PAIRS_PER_ROW * coordinates.shape[0])
+        self._cuts = [slice(start, start + step) for start in range(0, len(pairs), step)]
+        blocks = [_make_block(coordinates, pairs[cut]) for cut in self._cuts]
+        self._shards = make_shards(blocks, n_jobs=n_jobs, client=client)
+        self.n_pairs = len(pairs)
+        self.rank = coordinates.shape[1]
+
+    def scatter(self, weights: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Sum weighted outer products, ``sum_k w_k c_k c_k'``.
+
+        Parameters
+        ----------
+        weights : ndarray of shape (n_pairs,) or (n_sums, n_pairs)
+            One weight per pair, or several rows of them for several sums.
+
+        Returns
+        -------
+        scatter : ndarray of shape (rank, rank) or (n_sums, rank, rank)
+            Symmetric.
+        """
+        rows = np.atleast_2d(weights)
+        total = self._shards.sum(_scatter, each=[rows[:, cut] for cut in self._cuts])
+        return total if np.ndim(weights) == 2 else total[0]
+
+    def squared_norms(self, factor: NDArray) -> NDArray[np.float64]:
+        """Return ``|factor @ c_k|²`` for every pair.
+
+        Parameters
+        ----------
+        factor : ndarray of shape (n, rank)
+            Such as F with ``F.T @ F`` the metric.
+
+        Returns
+        -------
+        squared_norms : ndarray of shape (n_pairs,)
+            All >= 0.
+        """
+        return np.concatenate(self._shards.map(_squared_norms, factor))
+
+    def quadratic_forms(self, matrix: NDArray) -> NDArray[np.float64]:
+        """Return ``c_k' @ matrix @ c_k`` for every pair.
+
+        Parameters
+        ----------
+        matrix : ndarray of shape (rank, rank)
+            Symmetric, of any sign.
+
+        Returns
+        -------
+        forms : ndarray of shape (n_pairs,)
+            One number per pair.
+        """
+        return np.concatenate(self._shards.map(_quadratic_forms, matrix))
+
+    def differences(self) -> NDArray[np.float64]:
+        """Return all differences as one array of shape (n_pairs, rank)."""
+        return np.concatenate(self._shards.map(_differences))
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes sent to and from the workers of a cluster so far, without the blocks."""
+        return getattr(self._shards, "bytes_moved", 0)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        self._shards.__exit__(*exc_info)
+
+
+def _make_block(coordinates, pairs):
+    """Return (rows, pairs of places in them), or (differences, None) where those are fewer."""
+    rows, local = np.unique(pairs, return_inverse=True)
+    local = local.reshape(pairs.shape)
+    if is_dask_array(coordinates):
+        import dask
+
+        return dask.delayed(_finish_block)(coordinates[rows], local)
+    whole = len(rows) == len(coordinates)  # then rows is 0 .. n - 1, and a copy is saved
+    return _finish_block(coordinates if whole else coordinates[rows], local)
+
+
+def _finish_block(rows, pairs):
+    rows = np.asarray(rows, dtype=np.float64)
+    if len(rows) > len(pairs):
+        return rows[pairs[:, 0]] - rows[pairs[:, 1]], None
+    return rows, pairs
+
+
+def _scatter(block, weights):
+    rows, pairs = block
+    out = np.empty((len(weights), rows.shape[1], rows.shape[1]))
+    for k, w in enumerate(weights):
+        if pairs is None:
+            product = rows.T @ (w[:, None] * rows)
+        else:
+            # sum_k w_k c_k c_k' = rows' laplacian rows, with the Laplacian of the pairs' graph:
+            # one product over the rows, however many pairs there are.
+            adjacency = sparse.coo_array((w, tuple(pairs.T)), shape=(len(rows), len(rows))).tocsr()
+            adjacency = adjacency + adjacency.T
+            degree = np.asarray(adjacency.sum(axis=1)).ravel()
+            product = rows.T @ (degree[:, None] * rows - adjacency @ rows)
+        out[k] = (product + product.T) / 2
+    return out
+
+
+def _squared_norms(block, factor):
+    rows, pairs = block
+    mapped = rows @ factor.T
+    if pairs is None:
+        return np.einsum("ij,ij->i", mapped, mapped)
+    out = np.empty(len(pairs))
+    for cut in _chunks(pairs, mapped):
+        c = mapped[pairs[cut, 0]] - mapped[pairs[cut, 1]]
+        out[cut] = np.einsum("ij,ij->i", c, c)
+    return out
+
+
+def _quadratic_forms(block, matrix):
+    rows, pairs = block
+    mapped = rows @ matrix
+    if pairs is None:
+        return np.einsum("ij,ij->i", rows, mapped)
+    out = np.empty(len(pairs))
+    for cut in _chunks(pairs, mapped):
+        i, j = pairs[cut].T
+        out[cut] = np.einsum("ij,ij->i", rows[i] - rows[j], mapped[i] - mapped[j])
+    return out
+
+
+def _differences(block):
+    rows, pairs = block
+    return rows if pairs is None else rows[pairs[:, 0]] - rows[pairs[:, 1]]
+
+
+def _chunks(pairs, rows):
+    step = max(1, _CHUNK_SIZE // rows.shape[1])
+    return [slice(start, start + step) for start in range(0, len(pairs), step)]

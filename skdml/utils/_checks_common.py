@@ -1,0 +1,209 @@
+"""What the estimator checks share: small data, and how to fit, ask and compare any estimator."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.utils import get_tags
+
+N_SAMPLES, N_FEATURES, N_CLASSES = 40, 5, 3
+
+ROW_METHODS = ("transform", "transform_database", "predict", "predict_proba", "decision_function")
+
+
+class Data(NamedTuple):
+    """Rows, class labels (or relevance grades) and queries."""
+
+    X: Any
+    y: Any
+    qid: Any
+
+    def take(self, rows):
+        """Return the same rows of each part."""
+        return Data(self.X[rows], self.y[rows], self.qid[rows])
+
+
+def make_data(seed=0):
+    """Make new arrays of three overlapping classes; the rows of a query are neighbours."""
+    y = np.arange(N_SAMPLES) % N_CLASSES
+    X = np.random.default_rng(seed).standard_normal((N_SAMPLES, N_FEATURES))
+    X += 2 * np.eye(N_CLASSES, N_FEATURES)[y]
+    return Data(X, y, query_ids(N_SAMPLES))
+
+
+def query_ids(n_samples):
+    """Give queries of five rows each."""
+    return np.arange(n_samples) // 5
+
+
+# What an estimator is
+
+
+def accepts(method, parameter):
+    """Tell whether a function or method has a parameter of that name."""
+    return parameter in inspect.signature(method).parameters
+
+
+def takes_pairs(estimator):
+    """Tell whether `fit` has `pairs` and `pair_labels`."""
+    return accepts(estimator.fit, "pairs")
+
+
+def draws_pairs(estimator):
+    """Tell whether `fit` takes pairs, or else draws `n_constraints` of them from labels."""
+    return takes_pairs(estimator) and "n_constraints" in estimator.get_params()
+
+
+def takes_qid(estimator):
+    """Tell whether `fit` has `qid`, the query of each row."""
+    return accepts(estimator.fit, "qid")
+
+
+def requires_target(estimator):
+    """Tell whether `fit` cannot do without y (or pairs)."""
+    return accepts(estimator.fit, "y") and get_tags(estimator).target_tags.required
+
+
+def takes_classes(estimator):
+    """Tell whether y is a class label, and not the relevance grade of a ranker."""
+    return requires_target(estimator) and not takes_qid(estimator)
+
+
+def accepts_unlabelled(estimator):
+    """Tell whether -1 in y marks a row without a label."""
+    return getattr(estimator, "_accepts_unlabelled", None) is True
+
+
+def refuses_unlabelled(estimator):
+    """Tell whether -1 in y is an error."""
+    return getattr(estimator, "_accepts_unlabelled", None) is False
+
+
+# Fit and ask
+
+
+def fresh(estimator, **params):
+    """Clone, with a fixed seed."""
+    model = clone(estimator)
+    if "random_state" in model.get_params():
+        params = {"random_state": 0, **params}
+    return model.set_params(**params)
+
+
+def fit_arguments(model, data=None, **changes):
+    """Collect what `model.fit` takes: X, and y and qid if it has them, with the changes."""
+    data = make_data() if data is None else data
+    arguments = {name: value for name, value in data._asdict().items() if accepts(model.fit, name)}
+    if changes.get("pairs") is not None:
+        arguments["y"] = None
+    return arguments | changes
+
+
+def fit(model, data=None, **changes):
+    """Fit the model on what its `fit` takes."""
+    return model.fit(**fit_arguments(model, data, **changes))
+
+
+def calls(model, X=None):
+    """Name everything that the model can be asked, each as a function without arguments."""
+    X = make_data().X if X is None else X
+    found: dict[str, Callable[[], Any]] = {}
+    for name in ROW_METHODS:
+        if hasattr(model, name):
+            method = getattr(model, name)
+            found[name] = partial(method, X, **with_qid(method, query_ids(len(X))))
+    if hasattr(model, "pair_distance"):
+        if accepts(model.pair_distance, "pairs"):
+            found["pair_distance"] = partial(model.pair_distance, np.stack([X[:-1], X[1:]], axis=1))
+        else:
+            found["pair_distance"] = partial(model.pair_distance, X[:-1], X[1:])
+    if hasattr(model, "get_metric"):
+        found["get_metric"] = lambda: np.array([model.get_metric()(X[0], x) for x in X[:5]])
+    if hasattr(model, "get_mahalanobis_matrix"):
+        found["get_mahalanobis_matrix"] = model.get_mahalanobis_matrix
+    if hasattr(model, "sample"):
+        found["sample"] = partial(model.sample, 6, random_state=0)
+    return found
+
+
+def with_qid(method, qid):
+    """Give the keyword argument `qid` to a method that has it."""
+    return {"qid": qid} if accepts(method, "qid") else {}
+
+
+def outputs(model, X=None):
+    """Ask a fitted model everything it can be asked: an array per method."""
+    return {name: np.asarray(call()) for name, call in calls(model, X).items()}
+
+
+# Compare
+
+
+def assert_same(actual, expected, what):
+    """Compare two results of `outputs`, up to rounding."""
+    assert actual.keys() == expected.keys(), f"{what}: the methods differ"
+    for name in expected:
+        assert_close(actual[name], expected[name], f"{name}: {what}")
+
+
+def assert_close(actual, expected, what, tolerance=1e-5):
+    """Compare arrays; `tolerance` is in units of the largest expected number."""
+    actual, expected = np.asarray(actual), np.asarray(expected)
+    if expected.dtype.kind != "f":
+        np.testing.assert_array_equal(actual, expected, err_msg=what)
+        return
+    scale = max(np.abs(expected).max(initial=0), np.finfo(np.float32).tiny)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance * scale, err_msg=what)
+
+
+def assert_valid(model, what):
+    """See that every output is finite, and a Mahalanobis matrix symmetric and semi-definite."""
+    results = outputs(model)
+    assert results, f"{type(model).__name__} has no method that the checks know to ask"
+    for name, value in results.items():
+        if value.dtype.kind == "f":
+            assert np.isfinite(value).all(), f"{name} is not finite {what}"
+    A = results.get("get_mahalanobis_matrix")
+    if A is not None:
+        assert_close(A, A.T, f"the Mahalanobis matrix is not symmetric {what}", 1e-10)
+        eigenvalues = np.linalg.eigvalsh(A)
+        assert eigenvalues[0] >= -1e-8 * abs(eigenvalues[-1]), (
+            f"the Mahalanobis matrix is not positive semi-definite {what}: its smallest "
+            f"eigenvalue is {eigenvalues[0]:.3g}"
+        )
+
+
+def assert_raises(call, what, *patterns, error: Any = ValueError):
+    """See that the call fails with an error whose message has each of the patterns."""
+    try:
+        call()
+    except error as caught:
+        message = str(caught)
+    else:
+        raise AssertionError(f"{what} gave no error")
+    missing = [pattern for pattern in patterns if not re.search(pattern, message)]
+    assert not missing, f"{what}: the message does not say {missing}: {message!r}"
+
+
+def parameter(name):
+    r"""Give the pattern of a message that names a parameter.
+
+    >>> parameter("X")
+    '\\bX\\b'
+    """
+    return rf"\b{name}\b"
+
+
+def collect_warnings(call):
+    """Call, and return the messages of the warnings."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call()
+    return [str(warning.message) for warning in caught]

@@ -1,0 +1,292 @@
+"""Checks of fit: what it depends on, what it leaves behind, and what becomes of the model."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+import joblib
+import numpy as np
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils import get_tags
+from sklearn.utils.validation import check_is_fitted
+
+from ..constraints import make_pairs
+from ._checks_common import (
+    Data,
+    accepts,
+    assert_same,
+    fit,
+    fit_arguments,
+    fresh,
+    make_data,
+    outputs,
+    query_ids,
+    takes_pairs,
+)
+
+# Seeds
+
+
+def check_same_seed_same_result(estimator):
+    """Two fits with one seed agree: of two clones, and of one estimator fitted twice."""
+    model = fit(fresh(estimator))
+    expected = outputs(model)
+    assert_same(outputs(fit(fresh(estimator))), expected, "a clone with the same seed differs")
+    assert_same(outputs(fit(model)), expected, "a second fit of the same estimator differs")
+
+
+def check_global_random_state(estimator):
+    """Seeded fits leave numpy's global random state alone."""
+    before = np.random.get_state()  # noqa: NPY002
+    model = fit(fresh(estimator))
+    outputs(model)
+    after = np.random.get_state()  # noqa: NPY002
+    assert joblib.hash(before) == joblib.hash(after), "fit changed numpy's global random state"
+
+
+# Copies
+
+
+def check_params_survive(estimator):
+    """get_params, set_params, fit and clone keep the parameters; a clone is not fitted."""
+    model = fresh(estimator)
+    params = joblib.hash(model.get_params())
+    model.set_params(**model.get_params(deep=False))
+    assert joblib.hash(model.get_params()) == params, "set_params(**get_params()) changed them"
+    fit(model)
+    assert joblib.hash(model.get_params()) == params, "fit changed the parameters"
+    copy = clone(model)
+    assert joblib.hash(copy.get_params()) == params, "clone changed the parameters"
+    assert not _is_fitted(copy), "the clone of a fitted estimator is fitted"
+
+
+def check_pickle(estimator):
+    """Pickled and unpickled, the model gives the same output."""
+    model = fit(fresh(estimator))
+    assert_same(outputs(pickle.loads(pickle.dumps(model))), outputs(model), "after unpickling")
+
+
+_FRESH_PROCESS = """
+import pickle, sys
+import numpy as np
+from skdml.utils._checks_common import outputs
+with open("model.pkl", "rb") as file:
+    model = pickle.load(file)
+np.savez("outputs.npz", **outputs(model, np.load("X.npy")))
+"""
+
+
+def check_pickle_in_a_fresh_process(estimator):
+    """Unpickled in a process that has never seen the data, the model gives the same output."""
+    model = fit(fresh(estimator))
+    X = make_data(seed=1).X
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "model.pkl").write_bytes(pickle.dumps(model))
+        np.save(Path(folder, "X.npy"), X)
+        # where this process finds its modules, the new one does too
+        path = os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path)
+        done = subprocess.run(
+            [sys.executable, "-c", _FRESH_PROCESS],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, f"the fresh process failed:\n{done.stderr}"
+        with np.load(Path(folder, "outputs.npz")) as actual:
+            assert_same(dict(actual), outputs(model, X), "in a fresh process")
+
+
+# Data
+
+
+def check_data_is_left_alone(estimator):
+    """Neither fit nor any other method writes into the arrays it is given."""
+    data = make_data()
+    cases = [fit_arguments(estimator, data)]
+    if takes_pairs(estimator):
+        pairs, pair_labels = make_pairs(data.y, 100, random_state=0)
+        cases.append({"X": data.X, "pairs": pairs[:, ::-1].copy(), "pair_labels": pair_labels})
+    for arguments in cases:
+        before = {name: value.copy() for name, value in arguments.items()}
+        model = fresh(estimator).fit(**arguments)
+        for name, value in arguments.items():
+            assert np.array_equal(value, before[name]), f"fit changed {name}"
+        X = make_data(seed=1).X
+        outputs(model, X)
+        assert np.array_equal(X, make_data(seed=1).X), "a method changed its X"
+
+
+def check_training_data_is_not_needed(estimator):
+    """Overwriting the training data after fit does not change the model."""
+    rows = make_data().X
+    trainings = [rows, rows.astype(np.float32)]
+    if get_tags(estimator).input_tags.sparse:
+        # fewer rows than columns, too: linear learners may keep combinations of rows
+        wide = np.random.default_rng(0).standard_normal((12, 30))
+        trainings += [wide, sparse.csr_array(np.where(wide > 0, wide, 0))]
+    for X in trainings:
+        queries = np.random.default_rng(1).standard_normal((10, X.shape[1]))
+        data = Data(X, np.arange(X.shape[0]) % 3, query_ids(X.shape[0]))
+        model = fit(fresh(estimator), data)
+        expected = outputs(model, queries)
+        values = X.data if sparse.issparse(X) else X
+        values[:] = np.nan
+        data.y[:] = 7
+        data.qid[:] = 7
+        what = f"{type(X).__name__} of {X.dtype}, {X.shape[0]} x {X.shape[1]}"
+        assert_same(outputs(model, queries), expected, f"after {what} was overwritten")
+
+
+# Interruption
+
+# Where a fit spends its time; code of other packages may run in callbacks of C libraries or in
+# finalizers, where Python swallows exceptions.
+_LOOPS = {"skdml", "sklearn", "skorch", "torch"}
+
+
+def check_keyboard_interrupt(estimator):
+    """Ctrl-C during fit gets through, and leaves the estimator as it was before."""
+    fitted = fit(fresh(estimator), make_data(seed=1))
+    expected = outputs(fitted)
+    uninterrupted = fresh(estimator)
+    n_events = _run_fit(uninterrupted)
+    interrupted = None
+    for fraction in (0.25, 0.6, 1.0):
+        at = max(1, round(fraction * n_events))
+        where = f"after an interruption at {fraction:.0%} of fit"
+        model = fresh(estimator)
+        before = set(vars(model))
+        if _run_fit(model, at) < at:
+            continue  # this fit took fewer steps than the one that was counted
+        left = sorted(set(vars(model)) - before)
+        assert not left, f"attributes are left {where}: {left}"
+        assert not _is_fitted(model), f"check_is_fitted passes {where}"
+        interrupted = model
+        again = pickle.loads(pickle.dumps(fitted))
+        if _run_fit(again, at) >= at:
+            assert_same(outputs(again), expected, f"the earlier fit is not kept {where}")
+    assert interrupted is not None, "fit could not be interrupted"
+    assert_same(outputs(fit(interrupted)), outputs(uninterrupted), f"a new fit differs {where}")
+
+
+def _run_fit(model, at=None):
+    """Fit, with Ctrl-C from event number `at` on, and return the number of events.
+
+    Events are calls of functions in `_LOOPS`, and lines of this package and the model's module.
+    """
+    arguments = fit_arguments(model)
+    own = {"skdml", _package(type(model).__module__)}
+    count, raised = 0, False
+
+    def on_event(frame, event, _):
+        nonlocal count, raised
+        package = _package(frame.f_globals.get("__name__") or "")
+        if event not in ("call", "line") or package not in own | _LOOPS:
+            return on_event if package in own else None
+        count += 1
+        if at is not None and count >= at and not raised and not _in_finalizer(frame):
+            raised = True
+            raise KeyboardInterrupt
+        return on_event if package in own else None
+
+    before = sys.gettrace()
+    try:
+        sys.settrace(on_event)
+        model.fit(**arguments)
+    except KeyboardInterrupt:
+        if not raised:
+            raise
+    else:
+        sys.settrace(before)
+        assert not raised, "fit swallowed KeyboardInterrupt: it returned as if all were well"
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def _package(module):
+    return module.partition(".")[0]
+
+
+def _in_finalizer(frame):
+    while frame is not None:
+        if frame.f_code.co_name == "__del__":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _is_fitted(model):
+    try:
+        check_is_fitted(model)
+    except NotFittedError:
+        return False
+    return True
+
+
+# Surroundings
+
+
+def check_silence(estimator):
+    """Nothing is written to stdout, nor to a stderr that is not a terminal, whatever `verbose`."""
+    for verbose in (0, 1):
+        params = {"verbose": verbose} if "verbose" in estimator.get_params() else {}
+        stdout, stderr = io.StringIO(), io.StringIO()
+        with (
+            contextlib.redirect_stdout(stdout),
+            contextlib.redirect_stderr(stderr),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore")
+            outputs(fit(fresh(estimator, **params)))
+        for name, stream in (("stdout", stdout), ("stderr", stderr)):
+            text = stream.getvalue()
+            assert not text, f"with {params} this was written to {name}: {text[:200]!r}"
+
+
+def check_pipeline(estimator):
+    """In a pipeline with a scaler in front, it can be fitted, cloned and searched."""
+    X, y, _ = make_data()
+    last = [] if hasattr(estimator, "score") else [KNeighborsClassifier(1)]
+    pipeline = make_pipeline(StandardScaler(), fresh(estimator), *last)
+    target = [y] if accepts(estimator.fit, "y") else []
+    expected = outputs(clone(pipeline).fit(X, *target))
+    assert_same(outputs(pipeline.fit(X, *target)), expected, "a pipeline and its clone")
+    searched = [name for name in ("random_state", "verbose") if name in estimator.get_params()]
+    grid = {f"{pipeline.steps[1][0]}__{searched[0]}": [0, 1]} if searched else {}
+    search = GridSearchCV(pipeline, grid, cv=2, error_score="raise").fit(X, *target)
+    scores = search.cv_results_["mean_test_score"]
+    assert np.isfinite(scores).all(), f"scores of the search: {scores}"
+
+
+def checks_of_fit(estimator):
+    """Yield the checks of this module that concern the estimator."""
+    yield from (
+        check_same_seed_same_result,
+        check_params_survive,
+        check_pickle,
+        check_pickle_in_a_fresh_process,
+        check_data_is_left_alone,
+        check_training_data_is_not_needed,
+        check_keyboard_interrupt,
+        check_silence,
+        check_pipeline,
+    )
+    if "random_state" in estimator.get_params():
+        yield check_global_random_state

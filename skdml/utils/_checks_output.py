@@ -1,0 +1,153 @@
+"""Checks of what a fitted estimator returns: distances, coordinates, samples and their dtype."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+from sklearn.metrics.pairwise import euclidean_distances
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.utils import get_tags
+
+from ._checks_common import (
+    N_FEATURES,
+    N_SAMPLES,
+    accepts,
+    assert_close,
+    assert_raises,
+    assert_valid,
+    fit,
+    fresh,
+    make_data,
+    parameter,
+)
+
+# Metrics
+
+
+def check_metric_axioms(estimator):
+    """Distances are >= 0, 0 from a point to itself, symmetric, and never longer than a detour."""
+    metric = fit(fresh(estimator)).get_metric()
+    for u, v, w in np.random.default_rng(0).standard_normal((30, 3, N_FEATURES)):
+        there, back = metric(u, v), metric(v, u)
+        assert there >= 0, f"a distance is negative: {there}"
+        assert metric(u, u) == 0, f"a point is {metric(u, u)} from itself"
+        assert abs(there - back) <= 1e-10 * there, f"not symmetric: {there} there, {back} back"
+        detour = metric(u, w) + metric(w, v)
+        assert there <= detour * (1 + 1e-10), f"a detour is shorter: {detour} < {there}"
+
+
+def check_metric_in_nearest_neighbours(estimator):
+    """`get_metric` in KNeighborsClassifier finds the neighbours that `transform` has."""
+    X, y, _ = make_data()
+    model = fit(fresh(estimator))
+    knn = KNeighborsClassifier(3, metric=model.get_metric()).fit(X, y)
+    transformed = KNeighborsClassifier(3).fit(model.transform(X), y)
+    queries = make_data(seed=1).X
+    for actual, expected, what in zip(
+        knn.kneighbors(queries),
+        transformed.kneighbors(model.transform(queries)),
+        ("distances to", "indices of"),
+        strict=True,
+    ):
+        assert_close(actual, expected, f"{what} the neighbours by get_metric and by transform")
+
+
+def check_pair_distance(estimator):
+    """Pairs of vectors, pairs of indices and `transform` tell one distance."""
+    X = make_data().X
+    model = fit(fresh(estimator))
+    pairs = np.random.default_rng(0).integers(N_SAMPLES, size=(20, 2))
+    left, right = model.transform(X)[pairs].transpose(1, 0, 2)
+    distances = model.pair_distance(X[pairs])
+    assert_close(distances, np.linalg.norm(left - right, axis=1), "pair_distance and transform")
+    if accepts(model.pair_distance, "X"):
+        assert_close(
+            model.pair_distance(pairs, X=X), distances, "pair_distance of indices and of vectors"
+        )
+        for what, wrong in {"a row that X does not have": N_SAMPLES, "a negative row": -1}.items():
+            call = partial(model.pair_distance, np.array([[0, wrong]]), X=X)
+            assert_raises(call, f"pair_distance of {what}", parameter("pairs"))
+
+
+def check_asymmetric_pair_distance(estimator):
+    """Distances of queries to database rows are those of their coordinates."""
+    queries, database = make_data(seed=1).X, make_data().X
+    model = fit(fresh(estimator))
+    difference = model.transform(queries) - model.transform_database(database)
+    assert_close(
+        model.pair_distance(queries, database),
+        np.linalg.norm(difference, axis=1),
+        "pair_distance against transform and transform_database",
+    )
+    call = partial(model.pair_distance, queries[:-1], database)
+    named = f"{parameter('queries')}|{parameter('database')}"
+    assert_raises(call, "fewer queries than database rows", named)
+
+
+def check_mahalanobis_matrix(estimator):
+    """Symmetric, positive semi-definite, the matrix gives the learned distances."""
+    model = fit(fresh(estimator))
+    assert_valid(model, "after fit")
+    X = make_data().X
+    difference = X[:-1] - X[1:]
+    A = model.get_mahalanobis_matrix()
+    assert_close(
+        np.sqrt(np.einsum("ij,jk,ik->i", difference, A, difference)),
+        np.linalg.norm(model.transform(X[:-1]) - model.transform(X[1:]), axis=1),
+        "distances by get_mahalanobis_matrix and by transform",
+    )
+
+
+# Coordinates
+
+
+def check_dtype(estimator):
+    """Output has the dtype of X where the tags say so; float32 and float64 tell the same."""
+    data = make_data()
+    names = [name for name in ("transform", "transform_database") if hasattr(estimator, name)]
+    results = {}
+    for dtype in get_tags(estimator).transformer_tags.preserves_dtype:
+        X = data.X.astype(dtype)
+        model = fit(fresh(estimator), data._replace(X=X))
+        for name in names:
+            results[name, dtype] = getattr(model, name)(X)
+            got = results[name, dtype].dtype
+            assert got == dtype, f"{name} turned {dtype} into {got}, against the estimator's tags"
+    for name in names:
+        if {(name, "float32"), (name, "float64")} <= results.keys():
+            # distances: coordinates may be rotated
+            single, double = (
+                euclidean_distances(results[name, dtype]) for dtype in ("float32", "float64")
+            )
+            assert_close(single, double, f"{name} of float32 and of float64", tolerance=1e-2)
+
+
+# Samples
+
+
+def check_sample(estimator):
+    """Samples look like rows and are decided by the seed; a bad number of them is an error."""
+    model = fit(fresh(estimator))
+    rows = model.sample(7, random_state=0)
+    assert rows.shape == (7, N_FEATURES), f"7 samples have the shape {rows.shape}"
+    assert np.isfinite(rows).all(), "samples are not finite"
+    assert_close(model.sample(7, random_state=0), rows, "the same seed gives other samples")
+    assert not np.array_equal(model.sample(7, random_state=1), rows), "the seed has no effect"
+    assert_raises(partial(model.sample, 0), "sample(0)", parameter("n_samples"))
+
+
+def checks_of_output(estimator):
+    """Yield the checks of this module that concern the estimator."""
+    if hasattr(estimator, "get_metric"):
+        yield from (check_metric_axioms, check_metric_in_nearest_neighbours)
+        if hasattr(estimator, "pair_distance"):
+            yield check_pair_distance
+    if hasattr(estimator, "transform_database") and hasattr(estimator, "pair_distance"):
+        yield check_asymmetric_pair_distance
+    if hasattr(estimator, "get_mahalanobis_matrix"):
+        yield check_mahalanobis_matrix
+    if hasattr(estimator, "transform") and get_tags(estimator).transformer_tags is not None:
+        yield check_dtype
+    if hasattr(estimator, "sample"):
+        yield check_sample
