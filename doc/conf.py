@@ -1,5 +1,6 @@
 """Configuration of the documentation. It builds without a network."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -39,11 +40,13 @@ html_static_path = ["_static"]
 html_css_files = ["custom.css"]
 html_show_sourcelink = False
 html_math_renderer = "mathml"
-html_sidebars = {"index": [], "getting_started": [], "benchmarks": [], "changelog": []}
+without_sidebar = ["index", "getting_started", "benchmarks", "contributing", "changelog"]
+html_sidebars = {page: [] for page in without_sidebar}
+toc_object_entries_show_parents = "hide"
 html_theme_options = {
     "logo": {"text": "skdml"},
-    "header_links_before_dropdown": 7,
-    "navbar_end": ["theme-switcher"],
+    "header_links_before_dropdown": 5,
+    "navbar_align": "left",
     "secondary_sidebar_items": {"**": ["page-toc"], "index": []},
     "footer_start": ["copyright"],
     "footer_end": [],
@@ -59,7 +62,6 @@ sphinx_gallery_conf = {
     "gallery_dirs": "auto_examples",
     "backreferences_dir": "api/generated/backreferences",
     "doc_module": ("skdml",),
-    "reference_url": {"skdml": None},
     "download_all_examples": False,
     "show_signature": False,
     "write_computation_times": False,
@@ -74,5 +76,24 @@ def skip_what_scikit_learn_documents(app, what, name, obj, skip, options):
     return True if module.startswith("sklearn.") else None
 
 
+def tidy_docstring(app, what, name, obj, options, lines):
+    """Let scikit-learn's habits pass that numpydoc would take literally.
+
+    A backslash continues a line also in a raw docstring, a name such as n_features_in_ in the
+    shape of an array is no link, and the initial of an author is no number of a list.
+    """
+    text = re.sub(r"\\\n\s*", "", "\n".join(lines))
+    text = re.sub(r"(?<=\()(\w+_)(?=,?\))", r"`\1`", text)
+    text = re.sub(r"(?m)^(\s*\.\. \[\d+\] )([A-Z]\.)", r"\1\\\2", text)
+    lines[:] = text.split("\n")
+
+
+def drop_line_for_doctest(app, docname, source):
+    """Remove the empty line before a closing fence, which only doctest needs."""
+    source[0] = re.sub(r"\n\n(?= *```\n)", "\n", source[0])
+
+
 def setup(app):
+    app.connect("source-read", drop_line_for_doctest)
     app.connect("autodoc-skip-member", skip_what_scikit_learn_documents)
+    app.connect("autodoc-process-docstring", tidy_docstring, priority=100)  # before numpydoc

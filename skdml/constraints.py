@@ -173,7 +173,7 @@ def check_pairs(
     """
     if pair_labels is None:
         raise ValueError("pair_labels is missing: pass +1 (similar) or -1 (dissimilar) per pair.")
-    pairs = np.asarray(pairs)
+    pairs = _as_array("pairs", pairs)
     if pairs.ndim != 2 or pairs.shape[1] != 2:
         raise ValueError(
             f"pairs must be row indices of shape (n_pairs, 2), got an array of shape {pairs.shape}."
@@ -185,7 +185,9 @@ def check_pairs(
             f"pairs must hold integer row indices into X, got dtype {pairs.dtype}. Pairs of "
             "feature vectors are for pair_distance; fit takes X and index pairs."
         )
-    labels = column_or_1d(np.asarray(pair_labels))
+    labels = _as_array("pair_labels", pair_labels)
+    if labels.ndim != 1:
+        raise ValueError(f"pair_labels must have one dimension, got shape {labels.shape}.")
     if len(labels) != len(pairs):
         raise ValueError(
             f"pair_labels has {len(labels)} entries for {len(pairs)} pairs: one label per pair "
@@ -227,6 +229,13 @@ def check_pairs(
     return pairs, labels
 
 
+def _as_array(name, values):
+    try:
+        return np.asarray(values)
+    except ValueError as error:  # rows of different lengths
+        raise ValueError(f"{name} is not a rectangular array: {error}") from error
+
+
 def _warn_dropped(dropped, reason):
     if dropped.any():
         warnings.warn(f"{dropped.sum()} of {len(dropped)} pairs {reason} and were dropped.")
@@ -242,7 +251,10 @@ def _sorted_classes(y):
     y = column_or_1d(y, warn=True)
     if len(y) < 2:
         raise ValueError(f"y has {len(y)} sample(s): at least two are needed to form a pair.")
-    check_classification_targets(y)
+    try:
+        check_classification_targets(y)
+    except ValueError as error:
+        raise ValueError(f"y must hold class labels: {error}") from error
     _, codes = np.unique(y, return_inverse=True)
     order = np.argsort(codes, kind="stable")
     codes = codes[order]

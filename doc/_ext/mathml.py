@@ -25,13 +25,13 @@ def convert(node, as_block):
 
 
 def visit_math(translator, node):
-    translator.body.append(translator.starttag(node, "span", "", CLASS="math"))
-    translator.body.append(convert(node, as_block=False) + "</span>")
+    translator.body.append(convert(node, as_block=False))
     raise nodes.SkipNode
 
 
 def visit_math_block(translator, node):
-    translator.body.append(translator.starttag(node, "div", CLASS="math"))
+    # Not the class "math": the theme clips it, for MathJax.
+    translator.body.append(translator.starttag(node, "div", CLASS="formula"))
     if node["number"]:
         number = get_node_equation_number(translator, node)
         translator.body.append(f'<span class="eqno">({number})')

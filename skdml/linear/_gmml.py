@@ -89,7 +89,7 @@ class GMMLTransformer(LinearMetricLearner):
     >>> X, y = load_wine(return_X_y=True)
     >>> model = make_pipeline(StandardScaler(), GMMLTransformer(random_state=0),
     ...                       KNeighborsClassifier())
-    >>> model.fit(X[::2], y[::2]).score(X[1::2], y[1::2]) > 0.95
+    >>> model.fit(X[::2], y[::2]).score(X[1::2], y[1::2]) > 0.9
     True
     """
 

@@ -48,7 +48,8 @@ def query_ids(n_samples):
 
 def accepts(method, parameter):
     """Tell whether a function or method has a parameter of that name."""
-    return parameter in inspect.signature(method).parameters
+    found = inspect.signature(method).parameters.get(parameter)
+    return found is not None and found.kind is not found.VAR_KEYWORD
 
 
 def takes_pairs(estimator):
@@ -156,11 +157,15 @@ def assert_same(actual, expected, what):
 def assert_close(actual, expected, what, tolerance=1e-5):
     """Compare arrays; `tolerance` is in units of the largest expected number."""
     actual, expected = np.asarray(actual), np.asarray(expected)
+    assert actual.shape == expected.shape, f"{what}: shape {actual.shape}, not {expected.shape}"
     if expected.dtype.kind != "f":
-        np.testing.assert_array_equal(actual, expected, err_msg=what)
+        assert np.array_equal(actual, expected), f"{what}: {actual}, not {expected}"
         return
-    scale = max(np.abs(expected).max(initial=0), np.finfo(np.float32).tiny)
-    np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance * scale, err_msg=what)
+    difference = np.abs(actual - expected).max(initial=0)
+    scale = np.abs(expected).max(initial=0)
+    assert difference <= tolerance * scale, (
+        f"{what}: a difference of {difference:.3g} where numbers are up to {scale:.3g}"
+    )
 
 
 def assert_valid(model, what):
@@ -189,7 +194,7 @@ def assert_raises(call, what, *patterns, error: Any = ValueError):
     else:
         raise AssertionError(f"{what} gave no error")
     missing = [pattern for pattern in patterns if not re.search(pattern, message)]
-    assert not missing, f"{what}: the message does not say {missing}: {message!r}"
+    assert not missing, f"{what}: the message does not say {missing}: {message[:300]!r}"
 
 
 def parameter(name):

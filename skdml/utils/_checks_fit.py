@@ -133,7 +133,7 @@ def check_data_is_left_alone(estimator):
 
 
 def check_training_data_is_not_needed(estimator):
-    """Overwriting the training data after fit does not change the model."""
+    """After fit, the training data may be overwritten: the model stays the same."""
     rows = make_data().X
     trainings = [rows, rows.astype(np.float32)]
     if get_tags(estimator).input_tags.sparse:
@@ -155,9 +155,11 @@ def check_training_data_is_not_needed(estimator):
 
 # Interruption
 
-# Where a fit spends its time; code of other packages may run in callbacks of C libraries or in
-# finalizers, where Python swallows exceptions.
+# Where a fit spends its time. Code of other packages may run in callbacks of C libraries, where
+# Python swallows exceptions.
 _LOOPS = {"skdml", "sklearn", "skorch", "torch"}
+# Not interrupted: an exception is swallowed here, or leaves global settings of a library changed.
+_SHELTERED = {"__del__", "__enter__", "__exit__"}
 
 
 def check_keyboard_interrupt(estimator):
@@ -186,9 +188,9 @@ def check_keyboard_interrupt(estimator):
 
 
 def _run_fit(model, at=None):
-    """Fit, with Ctrl-C from event number `at` on, and return the number of events.
+    """Fit, with Ctrl-C at event number `at`, and return the number of events.
 
-    Events are calls of functions in `_LOOPS`, and lines of this package and the model's module.
+    Events are calls of functions in `_LOOPS`, and lines of this package and the model's own.
     """
     arguments = fit_arguments(model)
     own = {"skdml", _package(type(model).__module__)}
@@ -197,12 +199,11 @@ def _run_fit(model, at=None):
     def on_event(frame, event, _):
         nonlocal count, raised
         package = _package(frame.f_globals.get("__name__") or "")
-        if event not in ("call", "line") or package not in own | _LOOPS:
-            return on_event if package in own else None
-        count += 1
-        if at is not None and count >= at and not raised and not _in_finalizer(frame):
-            raised = True
-            raise KeyboardInterrupt
+        if event in ("call", "line") and package in own | _LOOPS and not _is_sheltered(frame):
+            count += 1
+            if count == at:
+                raised = True
+                raise KeyboardInterrupt
         return on_event if package in own else None
 
     before = sys.gettrace()
@@ -224,9 +225,9 @@ def _package(module):
     return module.partition(".")[0]
 
 
-def _in_finalizer(frame):
-    while frame is not None:
-        if frame.f_code.co_name == "__del__":
+def _is_sheltered(frame):
+    while frame is not None and frame.f_code is not _run_fit.__code__:
+        if frame.f_code.co_name in _SHELTERED:
             return True
         frame = frame.f_back
     return False
@@ -263,11 +264,14 @@ def check_silence(estimator):
 def check_pipeline(estimator):
     """In a pipeline with a scaler in front, it can be fitted, cloned and searched."""
     X, y, _ = make_data()
-    last = [] if hasattr(estimator, "score") else [KNeighborsClassifier(1)]
+    scored = hasattr(estimator, "score") or not hasattr(estimator, "transform")
+    last = [] if scored else [KNeighborsClassifier(1)]
     pipeline = make_pipeline(StandardScaler(), fresh(estimator), *last)
     target = [y] if accepts(estimator.fit, "y") else []
     expected = outputs(clone(pipeline).fit(X, *target))
     assert_same(outputs(pipeline.fit(X, *target)), expected, "a pipeline and its clone")
+    if not hasattr(pipeline, "score"):
+        return
     searched = [name for name in ("random_state", "verbose") if name in estimator.get_params()]
     grid = {f"{pipeline.steps[1][0]}__{searched[0]}": [0, 1]} if searched else {}
     search = GridSearchCV(pipeline, grid, cv=2, error_score="raise").fit(X, *target)

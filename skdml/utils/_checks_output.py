@@ -127,7 +127,7 @@ def check_dtype(estimator):
 
 
 def check_sample(estimator):
-    """Samples look like rows and are decided by the seed; a bad number of them is an error."""
+    """Like rows in shape, samples depend on the seed; a bad number of them is an error."""
     model = fit(fresh(estimator))
     rows = model.sample(7, random_state=0)
     assert rows.shape == (7, N_FEATURES), f"7 samples have the shape {rows.shape}"

@@ -13,7 +13,7 @@ from sklearn.utils._param_validation import (
     StrOptions,
     validate_params,
 )
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import validate_data as _validate_data
 
 try:  # scikit-learn >= 1.9; its _fit_context tears the callbacks down after fit
     from sklearn.callback import CallbackSupportMixin
@@ -24,6 +24,16 @@ except ImportError:  # pragma: no cover - depends on the installed version
 
     class CallbackSupportMixin:  # type: ignore[no-redef]
         """Stands in for scikit-learn's mixin where it does not exist: no callbacks."""
+
+
+def validate_data(estimator, X, **options):
+    """Validate X as scikit-learn does, with errors that always name it."""
+    try:
+        return _validate_data(estimator, X, **options)
+    except ValueError as error:
+        if "X" in str(error):
+            raise
+        raise ValueError(f"X: {error}") from error
 
 
 __all__ = [

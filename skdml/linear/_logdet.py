@@ -1,0 +1,234 @@
+r"""The dual problem of information-theoretic metric learning.
+
+Pairs with differences c_k and signs delta_k (+1 similar, -1 dissimilar) have bounds b_k on their
+squared distances. The metric A is the solution of
+
+    min_{A, xi}  D(A, A0) + gamma sum_k D(xi_k, b_k)
+    subject to   c_k' A c_k <= xi_k (similar),  >= xi_k (dissimilar)
+
+with the LogDet divergence D(A, A0) = tr(A inv(A0)) - logdet(A inv(A0)) - d. For multipliers
+lambda >= 0, the minimiser of the Lagrangian is
+
+    inv(A) = inv(A0) + sum_k delta_k lambda_k c_k c_k'
+    1 / xi_k = 1 / b_k - delta_k lambda_k / gamma
+
+and the dual function, smooth and concave, is
+
+    g(lambda) = logdet(inv(A)) - logdet(inv(A0)) + gamma sum_k log(1 - delta_k lambda_k b_k / gamma)
+    dg / dlambda_k = delta_k (p_k - xi_k),      p_k = c_k' A c_k
+
+Every solver climbs g; this module evaluates it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import lapack
+
+from ._pairs import PairDifferences
+
+
+@dataclass
+class LogDetProblem:
+    """The data of one problem.
+
+    Attributes
+    ----------
+    differences : PairDifferences
+        c_k, in coordinates of their span.
+    signs : ndarray of shape (n_pairs,)
+        delta_k: +1.0 similar, -1.0 dissimilar.
+    bounds : ndarray of shape (n_pairs,)
+        b_k > 0, on squared distances.
+    gamma : float
+        Price of slack; inf allows none.
+    prior_inverse : ndarray of shape (rank, rank)
+        inv(A0), positive definite.
+    """
+
+    differences: PairDifferences
+    signs: NDArray[np.float64]
+    bounds: NDArray[np.float64]
+    gamma: float
+    prior_inverse: NDArray[np.float64]
+
+    @cached_property
+    def _prior_logdet(self) -> float:
+        factor = _cholesky(self.prior_inverse)
+        if factor is None:
+            raise ValueError("the prior is not positive definite.")
+        return _logdet(factor)
+
+    def at(self, multipliers: NDArray) -> DualPoint | None:
+        """Evaluate the dual function.
+
+        Parameters
+        ----------
+        multipliers : ndarray of shape (n_pairs,)
+            lambda >= 0.
+
+        Returns
+        -------
+        point : DualPoint or None
+            None outside the domain: where inv(A) is not positive definite or a slack variable
+            is not positive, the dual function is minus infinity.
+        """
+        signed = self.signs * multipliers
+        used = signed * self.bounds / self.gamma
+        if (used >= 1).any():
+            return None
+        factor = _cholesky(self.prior_inverse + self.differences.scatter(signed))
+        if factor is None:
+            return None
+        value = _logdet(factor) - self._prior_logdet
+        if np.isfinite(self.gamma):
+            value += self.gamma * np.log1p(-used).sum()
+        return DualPoint(self, multipliers, factor, self.bounds / (1 - used), float(value))
+
+
+@dataclass
+class DualPoint:
+    """The dual function at one point, with what follows from it on demand.
+
+    Attributes
+    ----------
+    problem : LogDetProblem
+        The problem.
+    multipliers : ndarray of shape (n_pairs,)
+        lambda.
+    factor : ndarray of shape (rank, rank)
+        Lower Cholesky factor of inv(A).
+    slack : ndarray of shape (n_pairs,)
+        xi.
+    value : float
+        g(lambda), a lower bound of the problem's optimum.
+    """
+
+    problem: LogDetProblem
+    multipliers: NDArray[np.float64]
+    factor: NDArray[np.float64]
+    slack: NDArray[np.float64]
+    value: float
+
+    @cached_property
+    def inverse_factor(self) -> NDArray[np.float64]:
+        """F with F' F = A."""
+        return lapack.dtrtri(self.factor, lower=1)[0]
+
+    @cached_property
+    def distances(self) -> NDArray[np.float64]:
+        """p: squared distances of the pairs under A."""
+        return self.problem.differences.squared_norms(self.inverse_factor)
+
+    @cached_property
+    def gradient(self) -> NDArray[np.float64]:
+        """Gradient of the dual function."""
+        return self.problem.signs * (self.distances - self.slack)
+
+    @cached_property
+    def projections(self) -> NDArray[np.float64]:
+        """How far each multiplier falls if its pair alone is projected onto its bound.
+
+        alpha = min(lambda, delta gamma / (gamma + 1) (1 / p - 1 / xi)).
+        """
+        signs, gamma = self.problem.signs, self.problem.gamma
+        share = 1.0 if np.isinf(gamma) else gamma / (gamma + 1)
+        return np.minimum(self.multipliers, signs * share * (1 / self.distances - 1 / self.slack))
+
+    @cached_property
+    def kkt_residual(self) -> float:
+        """Largest relative violation of the optimality conditions.
+
+        |p - xi| / xi for pairs with a multiplier; for pairs that are satisfied with room to
+        spare, the smaller of that and lambda xi, which vanishes with the multiplier.
+        """
+        relative = self.gradient / self.slack
+        idle = np.minimum(-relative, self.multipliers * self.slack)
+        return float(np.max(np.where(relative > 0, relative, idle), initial=0.0))
+
+    @cached_property
+    def metric(self) -> NDArray[np.float64]:
+        """A, in coordinates of the span."""
+        return self.inverse_factor.T @ self.inverse_factor
+
+    @cached_property
+    def duality_gap(self) -> float:
+        """Primal objective at A with the best slack for it, less the dual value; >= 0.
+
+        That primal point satisfies every constraint, so the optimum lies within the gap. With
+        gamma = inf there is no slack to choose, and the gap is infinite until A satisfies all.
+        """
+        problem = self.problem
+        p, b = self.distances, problem.bounds
+        rank = len(self.factor)
+        primal = (
+            np.sum(self.metric * problem.prior_inverse)
+            + _logdet(self.factor)
+            - problem._prior_logdet
+            - rank
+        )
+        ratio = np.where(problem.signs > 0, np.maximum(p, b), np.minimum(p, b)) / b
+        slack = np.sum(ratio - np.log(ratio) - 1)
+        if np.isfinite(problem.gamma):
+            primal += problem.gamma * slack
+        elif slack > 1e-9 * len(b):
+            return float("inf")
+        return float(primal - self.value)
+
+    def divergence_from(self, multipliers: NDArray, value: float) -> float:
+        """Bregman divergence from this point, as the optimum, to another one on the way to it.
+
+        D(A*, A) + gamma sum D(xi*, xi), from the multipliers and the dual value of the other.
+        """
+        problem = self.problem
+        move = problem.signs * (multipliers - self.multipliers)
+        # tr(A* inv(A)) - rank = sum_k delta_k (lambda_k - lambda*_k) p*_k, likewise for slack;
+        # the log terms are the difference of the dual values.
+        return float(self.value - value + move @ (self.distances - self.slack))
+
+
+@dataclass
+class DualResult:
+    """What a solver returns.
+
+    Attributes
+    ----------
+    multipliers : ndarray of shape (n_pairs,)
+        lambda, the dual variables.
+    point : DualPoint
+        The last point, with the metric, residual and gap.
+    n_iter : int
+        Rounds (parallel), sweeps (sequential) or Newton steps.
+    converged : bool
+        Whether the residual fell below the tolerance.
+    stop_reason : str
+        Why it stopped, in words.
+    history : dict of str to list
+        Per round: "value" (of the dual), "kkt_residual", "seconds" since the start, and
+        "divergence" (Bregman divergence of the optimum to the round's point, if recorded).
+    """
+
+    multipliers: NDArray[np.float64]
+    point: DualPoint
+    n_iter: int
+    converged: bool
+    stop_reason: str
+    history: dict[str, list] = field(default_factory=dict)
+
+    @property
+    def kkt_residual(self) -> float:
+        """Largest relative violation of the optimality conditions."""
+        return self.point.kkt_residual
+
+
+def _cholesky(matrix):
+    factor, info = lapack.dpotrf(matrix, lower=1, clean=1)
+    return factor if info == 0 else None
+
+
+def _logdet(factor):
+    return 2 * float(np.log(np.diagonal(factor)).sum())

@@ -1,0 +1,286 @@
+"""Three ways up the dual of information-theoretic metric learning.
+
+Each solver is a function of a `LogDetProblem` and returns a `DualResult`; all reach the same
+metric. A `callback(point)` is called after every round and may return True to stop.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+from scipy.linalg import blas, cho_factor, cho_solve
+from scipy.sparse.linalg import LinearOperator, cg
+
+from ._logdet import DualPoint, DualResult, LogDetProblem
+
+# Above this many free multipliers the Hessian is never built.
+_MOST_DENSE = 12_000
+_MIN_STEP = 1e-14
+
+
+def solve_sequential(
+    problem: LogDetProblem,
+    *,
+    max_iter: int = 1000,
+    tol: float = 1e-6,
+    callback: Callable[[DualPoint], bool] | None = None,
+    record: bool = False,
+) -> DualResult:
+    """Project onto one pair after the other, as the original ITML does.
+
+    The reference: every projection changes A by rank one and is exact for its pair.
+
+    Parameters
+    ----------
+    problem : LogDetProblem
+        The problem.
+    max_iter : int, default=1000
+        Most sweeps over all pairs.
+    tol : float, default=1e-6
+        Stops when the KKT residual is below.
+    callback : callable, default=None
+        Called with the point after every sweep; True stops.
+    record : bool, default=False
+        Keep the divergence to the optimum per sweep.
+
+    Returns
+    -------
+    result : DualResult
+        With one entry of history per sweep.
+    """
+    C = problem.differences.differences()
+    log = _Log(problem, max_iter, tol, callback, record)
+    share = 1.0 if np.isinf(problem.gamma) else problem.gamma / (problem.gamma + 1)
+    while not log.done:
+        point = log.point
+        A = np.asfortranarray(point.metric)
+        multipliers, slack = point.multipliers.copy(), point.slack.copy()
+        for k, c in enumerate(C):
+            sign = problem.signs[k]
+            z = blas.dsymv(1.0, A, c, lower=1)
+            p = c @ z
+            alpha = min(multipliers[k], sign * share * (1 / p - 1 / slack[k]))
+            if alpha == 0:
+                continue
+            multipliers[k] -= alpha
+            slack[k] = 1 / (1 / slack[k] + sign * alpha / problem.gamma)
+            beta = sign * alpha / (1 - sign * alpha * p)
+            A = blas.dsyr(beta, z, lower=1, a=A, overwrite_a=1)
+        # From the multipliers alone: rounding of thousands of updates does not pile up.
+        after = problem.at(multipliers)
+        if after is None:
+            log.stop("a projection left the cone by rounding: the problem is ill-conditioned")
+        else:
+            log.add(after)
+    return log.result()
+
+
+def solve_parallel(
+    problem: LogDetProblem,
+    *,
+    max_iter: int = 1000,
+    tol: float = 1e-6,
+    callback: Callable[[DualPoint], bool] | None = None,
+    record: bool = False,
+) -> DualResult:
+    """Project onto all pairs at once from the same A, and walk along the sum with a safe step.
+
+    The sum of the single projections points uphill, since each has the sign of the gradient. A
+    line search on the dual function keeps A positive definite and every round better than the
+    last; without it the sum of undamped projections leaves the cone.
+
+    Parameters
+    ----------
+    problem, max_iter, tol, callback, record :
+        As in `solve_sequential`, with rounds in place of sweeps.
+
+    Returns
+    -------
+    result : DualResult
+        With one entry of history per round.
+    """
+    log = _Log(problem, max_iter, tol, callback, record)
+    step, previous = 1.0, None
+    while not log.done:
+        point = log.point
+        direction = -point.projections
+        if previous is not None:
+            step = _spectral_step(point, previous, step)
+        after, taken = _line_search(problem, point, direction, min(step, 1.0))
+        if after is None:
+            log.stop("no step along the projections improves the dual function any more")
+            continue
+        previous, step = point, 2 * taken
+        log.add(after)
+    return log.result()
+
+
+def _spectral_step(point, previous, fallback):
+    """Barzilai-Borwein step length in units of the projections, from the last move."""
+    move = point.multipliers - previous.multipliers
+    bend = previous.gradient - point.gradient
+    curvature = move @ bend
+    if curvature <= 0:
+        return fallback
+    # The projection of a pair is its gradient times about 1 / (its own curvature).
+    scale = point.distances**2 + _slack_curvature(point)
+    return float((move * scale) @ move / curvature)
+
+
+def solve_newton(
+    problem: LogDetProblem,
+    *,
+    max_iter: int = 1000,
+    tol: float = 1e-6,
+    callback: Callable[[DualPoint], bool] | None = None,
+    record: bool = False,
+) -> DualResult:
+    """Climb with Newton steps on the multipliers that are free to move.
+
+    A multiplier at zero that wants to fall stays out of the step. The Newton system is solved
+    by Cholesky where the Hessian is small enough, otherwise by conjugate gradients, for which
+    a product with the Hessian is one scatter and one set of quadratic forms.
+
+    Parameters
+    ----------
+    problem, max_iter, tol, callback, record :
+        As in `solve_sequential`, with Newton steps in place of sweeps.
+
+    Returns
+    -------
+    result : DualResult
+        With one entry of history per step.
+    """
+    log = _Log(problem, max_iter, tol, callback, record)
+    while not log.done:
+        point = log.point
+        free = (point.multipliers > 0) | (point.gradient > 0)
+        direction = np.zeros_like(point.multipliers)
+        direction[free] = _newton_direction(problem, point, free)
+        after, _ = _line_search(problem, point, direction, 1.0)
+        if after is None:
+            # Bent too sharply at the border of the free set: the projections always go up.
+            after, _ = _line_search(problem, point, -point.projections, 1.0)
+        if after is None:
+            log.stop("no step improves the dual function any more")
+            continue
+        log.add(after)
+    return log.result()
+
+
+def _newton_direction(problem, point, free):
+    """Solve ``H x = gradient`` for the free multipliers, H the negative Hessian."""
+    n_free, rank = int(free.sum()), problem.differences.rank
+    diagonal = _slack_curvature(point)[free]
+    dense = n_free**2 * rank + n_free**3 / 3
+    # About 30 products with the Hessian, each two passes over the pairs.
+    iterative = 30 * 4 * min(problem.differences.n_pairs, 10 * rank) * rank**2
+    if n_free <= 3000 or (n_free <= _MOST_DENSE and dense <= iterative):
+        Z = problem.differences.differences()[free] @ point.inverse_factor.T
+        Z *= problem.signs[free, None]
+        H = Z @ Z.T
+        # delta_j delta_k (c_j' A c_k)^2: the signs cancel in the square, so they go back in
+        signs = problem.signs[free]
+        H *= H
+        H *= signs[:, None]
+        H *= signs
+        H[np.diag_indices_from(H)] += diagonal
+        return cho_solve(cho_factor(H, overwrite_a=True), point.gradient[free])
+
+    signs, metric = problem.signs, point.metric
+
+    def multiply(v):
+        full = np.zeros_like(point.multipliers)
+        full[free] = v
+        spread = metric @ problem.differences.scatter(signs * full) @ metric
+        return (signs * problem.differences.quadratic_forms(spread))[free] + diagonal * v
+
+    preconditioner = 1 / (point.distances[free] ** 2 + diagonal)
+    shape = (n_free, n_free)
+    solution, _ = cg(
+        LinearOperator(shape, matvec=multiply, dtype=float),
+        point.gradient[free],
+        rtol=min(0.1, np.sqrt(point.kkt_residual)),
+        maxiter=200,
+        M=LinearOperator(shape, matvec=lambda v: preconditioner * v, dtype=float),
+    )
+    return solution
+
+
+def _slack_curvature(point):
+    """Return the slack's part of the Hessian; with hard bounds a little of the metric's part."""
+    if np.isinf(point.problem.gamma):
+        return 1e-10 * point.distances**2
+    return point.slack**2 / point.problem.gamma
+
+
+def _line_search(problem, point, direction, step):
+    """Halve the step until the dual function rises as promised; None if it never does."""
+    while step > _MIN_STEP:
+        multipliers = np.maximum(point.multipliers + step * direction, 0)
+        promised = point.gradient @ (multipliers - point.multipliers)
+        after = problem.at(multipliers)
+        # At the optimum the rise drowns in rounding; a smaller residual counts as well.
+        if after is not None and promised > 0:
+            if after.value >= point.value + 1e-4 * promised:
+                return after, step
+            flat = abs(after.value - point.value) <= 1e-12 * max(1.0, abs(point.value))
+            if flat and after.kkt_residual < point.kkt_residual:
+                return after, step
+        step /= 2
+    return None, 0.0
+
+
+class _Log:
+    """Where a solver is, what it has seen, and whether to stop."""
+
+    def __init__(self, problem, max_iter, tol, callback, record):
+        self._max_iter, self._tol, self._callback = max_iter, tol, callback
+        self._iterates: list | None = [] if record else None
+        self._start = time.perf_counter()
+        self._reason: str | None = None
+        self.history: dict[str, list] = {"value": [], "kkt_residual": [], "seconds": []}
+        self.n_iter = 0
+        self.point = problem.at(np.zeros(len(problem.signs)))
+        self._check()
+
+    @property
+    def done(self):
+        return self._reason is not None
+
+    def stop(self, reason):
+        self._reason = reason
+
+    def add(self, point):
+        self.point = point
+        self.n_iter += 1
+        self.history["value"].append(point.value)
+        self.history["kkt_residual"].append(point.kkt_residual)
+        self.history["seconds"].append(time.perf_counter() - self._start)
+        if self._iterates is not None:
+            self._iterates.append((point.multipliers, point.value))
+        if self._callback is not None and self._callback(point):
+            self.stop("a callback asked to stop")
+        self._check()
+
+    def _check(self):
+        if self.point.kkt_residual <= self._tol:
+            self._reason = "converged"
+        elif self.n_iter >= self._max_iter and not self.done:
+            self._reason = f"max_iter={self._max_iter} reached"
+
+    def result(self):
+        if self._iterates is not None:
+            self.history["divergence"] = [
+                self.point.divergence_from(*iterate) for iterate in self._iterates
+            ]
+        return DualResult(
+            self.point.multipliers,
+            self.point,
+            self.n_iter,
+            self._reason == "converged",
+            self._reason or "not started",
+            self.history,
+        )
