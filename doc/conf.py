@@ -76,18 +76,6 @@ def skip_what_scikit_learn_documents(app, what, name, obj, skip, options):
     return True if module.startswith("sklearn.") else None
 
 
-def tidy_docstring(app, what, name, obj, options, lines):
-    """Let scikit-learn's habits pass that numpydoc would take literally.
-
-    A backslash continues a line also in a raw docstring, a name such as n_features_in_ in the
-    shape of an array is no link, and the initial of an author is no number of a list.
-    """
-    text = re.sub(r"\\\n\s*", "", "\n".join(lines))
-    text = re.sub(r"(?<=\()(\w+_)(?=,?\))", r"`\1`", text)
-    text = re.sub(r"(?m)^(\s*\.\. \[\d+\] )([A-Z]\.)", r"\1\\\2", text)
-    lines[:] = text.split("\n")
-
-
 def drop_line_for_doctest(app, docname, source):
     """Remove the empty line before a closing fence, which only doctest needs."""
     source[0] = re.sub(r"\n\n(?= *```\n)", "\n", source[0])
@@ -96,4 +84,3 @@ def drop_line_for_doctest(app, docname, source):
 def setup(app):
     app.connect("source-read", drop_line_for_doctest)
     app.connect("autodoc-skip-member", skip_what_scikit_learn_documents)
-    app.connect("autodoc-process-docstring", tidy_docstring, priority=100)  # before numpydoc

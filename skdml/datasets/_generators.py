@@ -175,7 +175,7 @@ def make_local_clusters(
 
     References
     ----------
-    .. [1] Y. Su. PhD thesis on distributed distance learning, chapters 3 and 4. Chapter 4 extends
+    .. [1] Su, Y., PhD thesis on distributed distance learning, chapters 3 and 4. Chapter 4 extends
        Y. Su, I. King, M. Lyu. "Learning to Rank Using Localized Geometric Mean Metrics",
        SIGIR 2017.
 
@@ -307,7 +307,7 @@ def make_ranking(
 
     References
     ----------
-    .. [1] Y. Su. PhD thesis on distributed distance learning, chapter 4, which extends
+    .. [1] Su, Y., PhD thesis on distributed distance learning, chapter 4, which extends
        Y. Su, I. King, M. Lyu. "Learning to Rank Using Localized Geometric Mean Metrics",
        SIGIR 2017.
 

@@ -37,11 +37,10 @@ class GMMLTransformer(LinearMetricLearner):
     reg : float, default=0.1
         How strongly S and D are drawn towards the prior, in units of the mean squared
         difference of a feature: it means the same for any scale of X and number of pairs.
-    prior : {"identity", "covariance"} or array-like of shape (n_features, n_features), \
-            default="identity"
+    prior : {"identity", "covariance"} or array-like, default="identity"
         The metric that is approached as `reg` grows (exactly so at ``geodesic=0.5``):
         Euclidean distance, the distance whitened by the covariance of the rows, or a positive
-        definite matrix.
+        definite matrix of shape (n_features, n_features).
     n_constraints : int, default=None
         How many pairs to draw from `y`, one half similar, one half dissimilar. None draws
         20 per row, a million at most. Not used when `fit` is given pairs.
@@ -62,7 +61,7 @@ class GMMLTransformer(LinearMetricLearner):
         The learned metric.
     n_features_in_ : int
         Number of features seen during `fit`.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of features seen during `fit`, where X has such names.
 
     See Also
@@ -77,7 +76,7 @@ class GMMLTransformer(LinearMetricLearner):
 
     References
     ----------
-    .. [1] P. H. Zadeh, R. Hosseini and S. Sra, "Geometric mean metric learning", ICML 2016.
+    .. [1] Zadeh, P. H., Hosseini, R. and Sra, S., "Geometric mean metric learning", ICML 2016.
 
     Examples
     --------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cholesky, eigh, solve_triangular
+from scipy.linalg import LinAlgError, cholesky, eigh, solve_triangular
 
 
 def geometric_mean(S: NDArray, D: NDArray, geodesic: float = 0.5) -> NDArray:
@@ -28,8 +28,16 @@ def geometric_mean(S: NDArray, D: NDArray, geodesic: float = 0.5) -> NDArray:
     -------
     A : ndarray of shape (n, n)
         Symmetric positive definite.
+
+    Raises
+    ------
+    LinAlgError
+        If S is not positive definite, or so nearly singular that its inverse is rounding alone.
     """
     L = cholesky(S, lower=True)
+    pivots = np.diagonal(L)
+    if pivots.min() <= 1e-7 * np.sqrt(len(L)) * pivots.max():
+        raise LinAlgError("S is singular to working precision")
     eigenvalues, vectors = eigh(L.T @ D @ L)
     eigenvalues = np.maximum(eigenvalues, 0)
     factor = solve_triangular(L, vectors * eigenvalues ** (geodesic / 2), lower=True, trans="T")

@@ -336,7 +336,7 @@ def map_at_r(
 
     References
     ----------
-    .. [1] K. Musgrave, S. Belongie, S.-N. Lim, "A Metric Learning Reality Check", ECCV 2020.
+    .. [1] Musgrave, K., Belongie, S. and Lim, S.-N., "A Metric Learning Reality Check", ECCV 2020.
 
     Examples
     --------
