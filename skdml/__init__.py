@@ -13,15 +13,17 @@ from ._version import __version__
 
 if TYPE_CHECKING:
     from . import constraints, datasets, linear, metrics, plot, utils
-    from .linear import GMMLTransformer
+    from .linear import DITMLTransformer, GMMLTransformer
 
 # Where each public estimator lives.
 _ESTIMATORS = {
+    "DITMLTransformer": "linear",
     "GMMLTransformer": "linear",
 }
 _SUBPACKAGES = ("constraints", "datasets", "linear", "metrics", "plot", "utils")
 
 __all__ = [
+    "DITMLTransformer",
     "GMMLTransformer",
     "__version__",
     "constraints",

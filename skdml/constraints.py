@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils import check_random_state, column_or_1d
+from sklearn.metrics.pairwise import euclidean_distances
+from sklearn.utils import check_array, check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
-__all__ = ["check_pairs", "make_pairs", "make_triplets"]
+__all__ = ["check_pairs", "make_local_pairs", "make_pairs", "make_triplets"]
 
 
 def make_pairs(
@@ -56,11 +57,12 @@ def make_pairs(
     >>> pairs.shape
     (4, 2)
     """
-    _, order, end = _sorted_classes(y)
+    codes, order, end = _sorted_classes(y)
     n_samples = len(order)
     if n_constraints is None:
         n_constraints = min(20 * n_samples, 1_000_000)
     _check_count("n_constraints", n_constraints, minimum=2)
+    _check_classes(np.bincount(codes))
     rng = check_random_state(random_state)
 
     # In class order, the later partners of the row at place p are the places p + 1 .. end - 1
@@ -70,19 +72,100 @@ def make_pairs(
     dissimilar = _draw_partners(
         end, np.full(n_samples, n_samples, dtype=np.int64), n_constraints // 2, rng
     )
-    if not len(dissimilar):
-        raise ValueError(
-            "y has only one class, so there are no dissimilar pairs: labels of at least two "
-            "classes are needed."
-        )
-    if not len(similar):
-        raise ValueError(
-            "y has no class with two rows, so there are no similar pairs: at least one class "
-            "needs two samples or more."
-        )
     pairs = np.sort(order[np.vstack([similar, dissimilar])], axis=1)
     pair_labels = np.repeat(np.array([1, -1]), [len(similar), len(dissimilar)])
     return pairs, pair_labels
+
+
+def make_local_pairs(
+    X: Any,
+    y: ArrayLike,
+    n_constraints: int | None = None,
+    *,
+    n_neighbors: int = 5,
+    random_state: Any = None,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Draw pairs that matter to nearest neighbours: near rows of the same and of other classes.
+
+    Random rows are joined to their nearest neighbours of the same class, as similar pairs, and
+    to their nearest rows of other classes (impostors), as dissimilar ones.
+
+    Parameters
+    ----------
+    X : {array-like, sparse matrix} of shape (n_samples, n_features)
+        The rows; nearness is Euclidean, so scale the features first.
+    y : array-like of shape (n_samples,)
+        Class labels.
+    n_constraints : int, default=None
+        How many pairs to draw, one half of each kind; fewer where the neighbourhoods hold
+        fewer. None takes 20 per row, a million at most.
+    n_neighbors : int, default=5
+        Neighbours of each kind per row.
+    random_state : int, RandomState instance or None, default=None
+        Decides which rows come first.
+
+    Returns
+    -------
+    pairs : ndarray of shape (n_pairs, 2)
+        Row indices, no pair twice in either order, the smaller index first.
+    pair_labels : ndarray of shape (n_pairs,)
+        +1 for two rows of the same class, -1 for rows of different classes.
+
+    Examples
+    --------
+    >>> from skdml.constraints import make_local_pairs
+    >>> X, y = [[0.0], [0.1], [0.9], [1.0], [5.0]], [0, 0, 1, 1, 1]
+    >>> pairs, pair_labels = make_local_pairs(X, y, 2, n_neighbors=1, random_state=0)
+    >>> pair_labels
+    array([ 1, -1])
+    """
+    X = check_array(X, accept_sparse="csr", input_name="X")
+    codes = _class_codes(y)
+    n_samples = X.shape[0]
+    if len(codes) != n_samples:
+        raise ValueError(f"y has {len(codes)} entries for {n_samples} rows of X.")
+    if n_constraints is None:
+        n_constraints = min(20 * n_samples, 1_000_000)
+    _check_count("n_constraints", n_constraints, minimum=2)
+    _check_count("n_neighbors", n_neighbors, minimum=1)
+    _check_classes(np.bincount(codes))
+    anchors = check_random_state(random_state).permutation(n_samples)
+
+    wanted = {True: n_constraints - n_constraints // 2, False: n_constraints // 2}
+    found: dict[bool, NDArray] = {same: np.empty(0, dtype=np.int64) for same in wanted}
+    step = max(1, 2**24 // n_samples)
+    for start in range(0, n_samples, step):
+        chunk = anchors[start : start + step]
+        distances = euclidean_distances(X[chunk], X, squared=True)
+        same_class = codes[chunk][:, None] == codes
+        for same, numbers in found.items():
+            if len(numbers) < wanted[same]:
+                near = _nearest(distances, same_class == same, chunk, n_neighbors)
+                found[same] = _append_new(numbers, near, n_samples)
+        if all(len(found[same]) >= wanted[same] for same in wanted):
+            break
+    kept = [found[same][: wanted[same]] for same in (True, False)]
+    pairs = np.column_stack(np.divmod(np.concatenate(kept), n_samples))
+    return pairs, np.repeat(np.array([1, -1]), [len(numbers) for numbers in kept])
+
+
+def _nearest(distances, allowed, anchors, n_neighbors):
+    """Pairs (anchor, neighbour) of the nearest allowed columns of each row, not of itself."""
+    distances = np.where(allowed, distances, np.inf)
+    distances[np.arange(len(anchors)), anchors] = np.inf
+    k = min(n_neighbors, distances.shape[1])
+    columns = np.argpartition(distances, k - 1, axis=1)[:, :k]
+    near = np.column_stack([np.repeat(anchors, k), columns.ravel()])
+    finite = np.isfinite(np.take_along_axis(distances, columns, axis=1)).ravel()
+    return near[finite]
+
+
+def _append_new(numbers, pairs, n_samples):
+    """Append the numbers of pairs that are not there yet, in the order in which they came."""
+    pairs = np.sort(pairs, axis=1)
+    numbers = np.concatenate([numbers, pairs[:, 0] * n_samples + pairs[:, 1]])
+    _, first = np.unique(numbers, return_index=True)
+    return numbers[np.sort(first)]
 
 
 def make_triplets(y: ArrayLike, n_triplets: int, *, random_state: Any = None) -> NDArray[np.int64]:
@@ -246,8 +329,20 @@ def _check_count(name, value, minimum):
         raise ValueError(f"{name} must be an integer of at least {minimum}, got {value!r}.")
 
 
-def _sorted_classes(y):
-    """Class codes in class order, the rows in that order, and where each one's class ends."""
+def _check_classes(counts):
+    if len(counts) < 2:
+        raise ValueError(
+            "y has only one class, so there are no dissimilar pairs: labels of at least two "
+            "classes are needed."
+        )
+    if counts.max() < 2:
+        raise ValueError(
+            "y has no class with two rows, so there are no similar pairs: at least one class "
+            "needs two samples or more."
+        )
+
+
+def _class_codes(y):
     y = column_or_1d(y, warn=True)
     if len(y) < 2:
         raise ValueError(f"y has {len(y)} sample(s): at least two are needed to form a pair.")
@@ -255,7 +350,12 @@ def _sorted_classes(y):
         check_classification_targets(y)
     except ValueError as error:
         raise ValueError(f"y must hold class labels: {error}") from error
-    _, codes = np.unique(y, return_inverse=True)
+    return np.unique(y, return_inverse=True)[1]
+
+
+def _sorted_classes(y):
+    """Class codes in class order, the rows in that order, and where each one's class ends."""
+    codes = _class_codes(y)
     order = np.argsort(codes, kind="stable")
     codes = codes[order]
     end = np.cumsum(np.bincount(codes))[codes]

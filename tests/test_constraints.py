@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 
-from skdml.constraints import check_pairs, make_pairs, make_triplets
+from skdml.constraints import check_pairs, make_local_pairs, make_pairs, make_triplets
 
 LABELS = np.array(["a", "b", "a", "c", "b", "a", "d"])
 
@@ -63,6 +63,36 @@ def test_triplets_are_valid_and_all_are_reached():
     few = make_triplets(LABELS, 5, random_state=0)
     assert len(few) == 5
     assert set(map(tuple, few.tolist())) < everything
+
+
+def test_local_pairs_against_a_search_by_hand():
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((40, 3)), rng.integers(0, 3, 40)
+    pairs, labels = make_local_pairs(X, y, 10_000, n_neighbors=2, random_state=0)
+    expected = set()
+    for i in range(40):
+        order = np.argsort(((X - X[i]) ** 2).sum(1))
+        for label, same in ((1, True), (-1, False)):
+            near = [j for j in order if j != i and (y[i] == y[j]) == same][:2]
+            expected |= {(*sorted((i, int(j))), label) for j in near}
+    found = [(*pair, label) for pair, label in zip(pairs.tolist(), labels.tolist(), strict=True)]
+    assert len(found) == len(set(found))
+    assert set(found) == expected
+    few, few_labels = make_local_pairs(X, y, 11, n_neighbors=2, random_state=0)
+    assert few_labels.tolist() == [1] * 6 + [-1] * 5
+    assert set(map(tuple, few.tolist())) <= {pair[:2] for pair in expected}
+
+
+def test_local_pairs_bad_input():
+    X = np.eye(4)
+    with pytest.raises(ValueError, match="y has 3 entries for 4 rows"):
+        make_local_pairs(X, [0, 0, 1])
+    with pytest.raises(ValueError, match="n_neighbors must be an integer"):
+        make_local_pairs(X, [0, 0, 1, 1], n_neighbors=0)
+    with pytest.raises(ValueError, match="one class"):
+        make_local_pairs(X, [0, 0, 0, 0])
+    with pytest.raises(ValueError, match="X contains NaN"):
+        make_local_pairs(X * np.nan, [0, 0, 1, 1])
 
 
 def test_same_seed_same_draw():

@@ -1,6 +1,7 @@
 """One metric for the whole space."""
 
+from ._ditml import DITMLTransformer
 from ._gmml import GMMLTransformer
 from ._metric import MahalanobisMetric
 
-__all__ = ["GMMLTransformer", "MahalanobisMetric"]
+__all__ = ["DITMLTransformer", "GMMLTransformer", "MahalanobisMetric"]

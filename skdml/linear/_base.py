@@ -74,7 +74,13 @@ class LinearMetricLearner(
                 "one class label per row is needed."
             )
         y = check_array(y, ensure_2d=False, dtype=None, input_name="y")
-        return X, *make_pairs(y, self.n_constraints, random_state=self.random_state)
+        n_constraints = self.n_constraints or self._default_constraints(n_samples)
+        return X, *make_pairs(y, n_constraints, random_state=self.random_state)
+
+    @staticmethod
+    def _default_constraints(n_samples):
+        """How many pairs to draw where the user does not say; None leaves it to `make_pairs`."""
+        return None
 
     def _check_dask_array(self, X, reset):
         if X.ndim != 2 or np.isnan(X.shape).any():

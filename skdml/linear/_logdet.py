@@ -15,6 +15,7 @@ lambda >= 0, the minimiser of the Lagrangian is
 and the dual function, smooth and concave, is
 
     g(lambda) = logdet(inv(A)) - logdet(inv(A0)) + gamma sum_k log(1 - delta_k lambda_k b_k / gamma)
+                (gamma = inf: the last term is -sum_k delta_k lambda_k b_k)
     dg / dlambda_k = delta_k (p_k - xi_k),      p_k = c_k' A c_k
 
 Every solver climbs g; this module evaluates it.
@@ -29,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import lapack
 
-from ._pairs import PairDifferences
+from ._pairs import PairDifferences, map_rows
 
 
 @dataclass
@@ -87,6 +88,8 @@ class LogDetProblem:
         value = _logdet(factor) - self._prior_logdet
         if np.isfinite(self.gamma):
             value += self.gamma * np.log1p(-used).sum()
+        else:  # the limit: no slack to pay for
+            value -= signed @ self.bounds
         return DualPoint(self, multipliers, factor, self.bounds / (1 - used), float(value))
 
 
@@ -120,8 +123,15 @@ class DualPoint:
         return lapack.dtrtri(self.factor, lower=1)[0]
 
     @cached_property
+    def whitened(self) -> NDArray[np.float64]:
+        """Differences mapped so that A is the identity, shape (n_pairs, rank)."""
+        return map_rows(self.problem.differences.differences(), self.inverse_factor)
+
+    @cached_property
     def distances(self) -> NDArray[np.float64]:
         """p: squared distances of the pairs under A."""
+        if "whitened" in vars(self):
+            return np.einsum("ij,ij->i", self.whitened, self.whitened)
         return self.problem.differences.squared_norms(self.inverse_factor)
 
     @cached_property

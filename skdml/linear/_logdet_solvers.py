@@ -15,7 +15,8 @@ from scipy.sparse.linalg import LinearOperator, cg
 
 from ._logdet import DualPoint, DualResult, LogDetProblem
 
-# Above this many free multipliers the Hessian is never built.
+# Up to this many free multipliers the Hessian is always built; above the second, never.
+_ALWAYS_DENSE = 3000
 _MOST_DENSE = 12_000
 _MIN_STEP = 1e-14
 
@@ -177,15 +178,12 @@ def _newton_direction(problem, point, free):
     dense = n_free**2 * rank + n_free**3 / 3
     # About 30 products with the Hessian, each two passes over the pairs.
     iterative = 30 * 4 * min(problem.differences.n_pairs, 10 * rank) * rank**2
-    if n_free <= 3000 or (n_free <= _MOST_DENSE and dense <= iterative):
-        Z = problem.differences.differences()[free] @ point.inverse_factor.T
-        Z *= problem.signs[free, None]
+    if n_free <= _ALWAYS_DENSE or (n_free <= _MOST_DENSE and dense <= iterative):
+        Z = point.whitened[free]
         H = Z @ Z.T
-        # delta_j delta_k (c_j' A c_k)^2: the signs cancel in the square, so they go back in
-        signs = problem.signs[free]
         H *= H
-        H *= signs[:, None]
-        H *= signs
+        H *= problem.signs[free, None]
+        H *= problem.signs[free]
         H[np.diag_indices_from(H)] += diagonal
         return cho_solve(cho_factor(H, overwrite_a=True), point.gradient[free])
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
+from scipy.linalg import blas
 
 from .._parallel import is_dask_array, make_shards
 
@@ -33,8 +34,8 @@ class PairDifferences:
     ----------
     coordinates : ndarray or dask array of shape (n_rows, rank)
         Rows, best centred: a common offset cancels only up to rounding.
-    pairs : ndarray of shape (n_pairs, 2)
-        Row indices.
+    pairs : ndarray of shape (n_pairs, 2) or None
+        Row indices; None if `coordinates` are the differences themselves.
     n_jobs, client :
         Where the work is done, see `skdml._parallel`.
     """
@@ -42,17 +43,23 @@ class PairDifferences:
     def __init__(
         self,
         coordinates: Any,
-        pairs: NDArray[np.integer],
+        pairs: NDArray[np.integer] | None,
         *,
         n_jobs: int | None = None,
         client: Any = None,
     ):
-        step = max(_BLOCK_PAIRS, _PAIRS_PER_ROW * coordinates.shape[0])
-        self._cuts = [slice(start, start + step) for start in range(0, len(pairs), step)]
-        blocks = [_make_block(coordinates, pairs[cut]) for cut in self._cuts]
+        self.n_pairs, self.rank = coordinates.shape
+        step = _BLOCK_PAIRS
+        if pairs is not None:
+            step = max(_BLOCK_PAIRS, _PAIRS_PER_ROW * self.n_pairs)
+            self.n_pairs = len(pairs)
+        self._cuts = [slice(start, start + step) for start in range(0, self.n_pairs, step)]
+        if pairs is None:
+            blocks = [(coordinates[cut], None) for cut in self._cuts]
+        else:
+            blocks = [_make_block(coordinates, pairs[cut]) for cut in self._cuts]
         self._shards = make_shards(blocks, n_jobs=n_jobs, client=client)
-        self.n_pairs = len(pairs)
-        self.rank = coordinates.shape[1]
+        self._differences: NDArray | None = None
 
     def scatter(self, weights: NDArray[np.floating]) -> NDArray[np.float64]:
         """Sum weighted outer products, ``sum_k w_k c_k c_k'``.
@@ -71,13 +78,13 @@ class PairDifferences:
         total = self._shards.sum(_scatter, each=[rows[:, cut] for cut in self._cuts])
         return total if np.ndim(weights) == 2 else total[0]
 
-    def squared_norms(self, factor: NDArray) -> NDArray[np.float64]:
+    def squared_norms(self, factor: NDArray | None) -> NDArray[np.float64]:
         """Return ``|factor @ c_k|²`` for every pair.
 
         Parameters
         ----------
-        factor : ndarray of shape (n, rank)
-            Such as F with ``F.T @ F`` the metric.
+        factor : ndarray of shape (rank, rank) or None
+            Lower triangular, such as F with ``F.T @ F`` the metric; None is the identity.
 
         Returns
         -------
@@ -102,8 +109,10 @@ class PairDifferences:
         return np.concatenate(self._shards.map(_quadratic_forms, matrix))
 
     def differences(self) -> NDArray[np.float64]:
-        """Return all differences as one array of shape (n_pairs, rank)."""
-        return np.concatenate(self._shards.map(_differences))
+        """Return all differences as one array of shape (n_pairs, rank), made once."""
+        if self._differences is None:
+            self._differences = np.concatenate(self._shards.map(_differences))
+        return self._differences
 
     @property
     def bytes_moved(self) -> int:
@@ -115,6 +124,7 @@ class PairDifferences:
 
     def __exit__(self, *exc_info):
         self._shards.__exit__(*exc_info)
+        self._differences = None
 
 
 def _make_block(coordinates, pairs):
@@ -141,7 +151,10 @@ def _scatter(block, weights):
     out = np.empty((len(weights), rows.shape[1], rows.shape[1]))
     for k, w in enumerate(weights):
         if pairs is None:
-            product = rows.T @ (w[:, None] * rows)
+            # Two products of a matrix with itself, which cost half of one with another.
+            scaled = np.sqrt(np.abs(w))[:, None] * rows
+            up, down = scaled[w > 0], scaled[w < 0]
+            product = up.T @ up - down.T @ down
         else:
             # sum_k w_k c_k c_k' = rows' laplacian rows, with the Laplacian of the pairs' graph:
             # one product over the rows, however many pairs there are.
@@ -155,7 +168,7 @@ def _scatter(block, weights):
 
 def _squared_norms(block, factor):
     rows, pairs = block
-    mapped = rows @ factor.T
+    mapped = rows if factor is None else map_rows(rows, factor)
     if pairs is None:
         return np.einsum("ij,ij->i", mapped, mapped)
     out = np.empty(len(pairs))
@@ -163,6 +176,12 @@ def _squared_norms(block, factor):
         c = mapped[pairs[cut, 0]] - mapped[pairs[cut, 1]]
         out[cut] = np.einsum("ij,ij->i", c, c)
     return out
+
+
+def map_rows(rows, factor):
+    """Return ``rows @ factor.T`` for a lower triangular factor, at half the cost."""
+    # In Fortran's order rows.T is what lies in memory: factor @ rows.T, in place of a copy.
+    return blas.dtrmm(1.0, factor, rows.T, side=0, lower=1).T
 
 
 def _quadratic_forms(block, matrix):

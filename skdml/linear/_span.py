@@ -117,7 +117,14 @@ def _leading(second_moment, eigenvalues, vectors, n_components):
     return singular**2, directions
 
 
-def find_span(X: Any, *, n_jobs: int | None = None, client: Any = None, full: bool = False) -> Span:
+def find_span(
+    X: Any,
+    *,
+    n_jobs: int | None = None,
+    client: Any = None,
+    full: bool = False,
+    center: bool = True,
+) -> Span:
     """Find coordinates for the rows of X in which distances are kept.
 
     Parameters
@@ -128,6 +135,8 @@ def find_span(X: Any, *, n_jobs: int | None = None, client: Any = None, full: bo
         Where the Gram matrix is computed, see `skdml._parallel`.
     full : bool, default=False
         Use all n_features coordinates even where the rows span fewer.
+    center : bool, default=True
+        Subtract the mean row. False for rows that are differences already.
 
     Returns
     -------
@@ -136,7 +145,7 @@ def find_span(X: Any, *, n_jobs: int | None = None, client: Any = None, full: bo
         rank of the centred rows.
     """
     n_rows, n_features = X.shape
-    mean = _column_mean(X)
+    mean = _column_mean(X) if center else np.zeros(n_features)
     if full or n_features <= n_rows:
         dense = X.toarray() if sparse.issparse(X) else X
         return Span(dense.astype(np.float64) - mean, n_features, None)

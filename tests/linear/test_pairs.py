@@ -5,7 +5,7 @@ from skdml.linear._pairs import PairDifferences
 
 rng = np.random.default_rng(0)
 X = rng.standard_normal((30, 5))
-MATRIX = rng.standard_normal((5, 5))
+MATRIX = np.tril(rng.standard_normal((5, 5)))
 
 
 def make(n_pairs):
@@ -24,6 +24,7 @@ def test_against_a_loop_over_pairs(n_pairs):
         np.testing.assert_allclose(
             differences.squared_norms(MATRIX), [np.sum((MATRIX @ c) ** 2) for c in C], atol=1e-11
         )
+        np.testing.assert_allclose(differences.squared_norms(None), (C**2).sum(1), atol=1e-11)
         S = MATRIX + MATRIX.T
         np.testing.assert_allclose(
             differences.quadratic_forms(S), [c @ S @ c for c in C], atol=1e-11

@@ -1,0 +1,331 @@
+"""DITMLTransformer: information-theoretic metric learning, exact and at any dimension."""
+
+from __future__ import annotations
+
+import warnings
+from numbers import Integral, Real
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+
+from .._parallel import find_client, limit_threads
+from ..utils._fit import FitProgress, fit_method
+from ..utils._sklearn import Interval, StrOptions
+from ._base import LinearMetricLearner
+from ._logdet import LogDetProblem
+from ._logdet_solvers import solve_newton, solve_parallel, solve_sequential
+from ._pairs import PairDifferences
+from ._prior import check_prior, prior_inverse
+from ._span import find_span
+
+SOLVERS = {
+    "auto": solve_newton,
+    "newton": solve_newton,
+    "parallel": solve_parallel,
+    "sequential": solve_sequential,
+}
+# Random pairs of rows whose squared distances give the percentiles.
+_BOUND_SAMPLE = 5000
+# Up to this many pairs, `parallel` keeps its path to report the divergence to the optimum.
+_MOST_RECORDED = 20_000
+
+
+class DITMLTransformer(LinearMetricLearner):
+    r"""Information-theoretic metric learning (ITML), solved exactly at any dimension.
+
+    Finds the metric nearest to a prior, in the sense of the LogDet divergence, under which
+    similar pairs are nearer than a bound u and dissimilar pairs farther than a bound l; bounds
+    that cannot be met are relaxed at a price of `gamma`. The dual of the problem is smooth and
+    concave, and is climbed to its top: the result has a certificate, `duality_gap_`. Read more
+    in the :ref:`user guide <ditml>`.
+
+    Parameters
+    ----------
+    gamma : float, default=1.0
+        Price of relaxing a bound. Small values stay near the prior, large values follow the
+        pairs; inf allows no relaxation at all, and is an error where no metric meets the bounds.
+    n_constraints : int, default=None
+        How many pairs to draw from `y`, one half similar, one half dissimilar. None draws
+        20 per row, 1,000 at most. Not used when `fit` is given pairs.
+    bound_percentiles : tuple of two floats or "median", default=(5, 95)
+        Percentiles of the squared distances of random pairs of rows under the prior, used as u
+        and l. "median" gives every pair its own bound: the median of the pairs, or its own
+        distance where that asks for more.
+    prior : {"identity", "covariance"} or array-like, default="identity"
+        The metric to stay near: Euclidean distance, the distance whitened by the covariance of
+        the rows, or a positive definite matrix of shape (n_features, n_features).
+    solver : {"auto", "newton", "parallel", "sequential"}, default="auto"
+        "newton" climbs the dual by Newton steps; "parallel" projects onto all pairs at once and
+        takes a safe step; "sequential" projects onto one pair after the other, as the original
+        ITML does. All reach the same metric. "auto" is "newton", which needs the fewest rounds;
+        it works with the Hessian where that is small, otherwise by conjugate gradients.
+    n_components : int, default=None
+        The number of columns that `transform` returns: the directions along which the training
+        rows vary most under the learned metric. None keeps all.
+    max_iter : int, default=1000
+        Most Newton steps, rounds or sweeps.
+    tol : float, default=1e-6
+        Stops when the KKT residual, the largest relative violation of the optimality
+        conditions, is below.
+    n_jobs : int, default=None
+        Workers for the sums over pairs and features, as in joblib. Under joblib's "dask"
+        backend, or with dask arrays and an active client, the cluster does the work.
+    random_state : int, RandomState instance or None, default=None
+        Seeds the drawing of pairs and of the sample for the bounds.
+    verbose : int, default=0
+        1 shows a progress bar on a terminal.
+
+    Attributes
+    ----------
+    metric_ : MahalanobisMetric
+        The learned metric.
+    dual_coef_ : ndarray of shape (n_pairs,)
+        Multipliers of the pairs in `pairs_`; 0 for pairs that play no part.
+    pairs_ : ndarray of shape (n_pairs, 2)
+        The pairs that were used, as row indices.
+    pair_labels_ : ndarray of shape (n_pairs,)
+        Their labels, +1 or -1.
+    bounds_ : ndarray of shape (n_pairs,)
+        Their bounds on squared distances.
+    kkt_residual_ : float
+        Largest relative violation of the optimality conditions.
+    duality_gap_ : float
+        The objective is at most this far above its optimum.
+    n_iter_ : int
+        Newton steps, rounds or sweeps.
+    stop_reason_ : str
+        Why the solver stopped, in words.
+    history_ : dict of str to list
+        Per round: "value" of the dual, "kkt_residual", "seconds", with the solver "parallel" the
+        "divergence" (Bregman divergence of the optimum to the round's metric), and on a cluster
+        the "bytes" that were sent.
+    n_features_in_ : int
+        Number of features seen during `fit`.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of features seen during `fit`, where X has such names.
+
+    See Also
+    --------
+    GMMLTransformer : A metric from the same pairs in closed form, without bounds.
+
+    Notes
+    -----
+    With fewer rows than features, the work is done in the span of the rows: memory is
+    O(n_rows × n_features) and no n_features × n_features matrix is made.
+
+    References
+    ----------
+    .. [1] Davis, J. V., Kulis, B., Jain, P., Sra, S. and Dhillon, I. S., "Information-theoretic
+       metric learning", ICML 2007.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_wine
+    >>> from sklearn.neighbors import KNeighborsClassifier
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> from skdml import DITMLTransformer
+    >>> X, y = load_wine(return_X_y=True)
+    >>> model = make_pipeline(StandardScaler(), DITMLTransformer(random_state=0),
+    ...                       KNeighborsClassifier())
+    >>> model.fit(X[::2], y[::2]).score(X[1::2], y[1::2]) > 0.9
+    True
+    >>> model[1].duality_gap_ < 1e-4
+    True
+    """
+
+    _parameter_constraints: dict = {
+        **LinearMetricLearner._parameter_constraints,
+        "gamma": [Interval(Real, 0, None, closed="right")],
+        "bound_percentiles": [tuple, list, StrOptions({"median"})],
+        "solver": [StrOptions(set(SOLVERS))],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="neither")],
+    }
+
+    def __init__(
+        self,
+        gamma=1.0,
+        n_constraints=None,
+        bound_percentiles=(5, 95),
+        prior="identity",
+        solver="auto",
+        n_components=None,
+        max_iter=1000,
+        tol=1e-6,
+        n_jobs=None,
+        random_state=None,
+        verbose=0,
+    ):
+        self.gamma = gamma
+        self.n_constraints = n_constraints
+        self.bound_percentiles = bound_percentiles
+        self.prior = prior
+        self.solver = solver
+        self.n_components = n_components
+        self.max_iter = max_iter
+        self.tol = tol
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
+
+    @fit_method
+    def fit(self, X, y=None, *, pairs=None, pair_labels=None, bounds=None):
+        """Learn the metric from class labels or from pairs.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix, dask array} of shape (n_samples, n_features)
+            The rows.
+        y : array-like of shape (n_samples,), default=None
+            Class labels, from which pairs are drawn. Ignored when `pairs` is given.
+        pairs : array-like of shape (n_pairs, 2), default=None
+            Row indices into X.
+        pair_labels : array-like of shape (n_pairs,), default=None
+            +1 for similar pairs, -1 for dissimilar ones.
+        bounds : tuple (u, l), default=None
+            Bounds on squared distances: similar pairs at most u, dissimilar pairs at least l.
+            None takes them from `bound_percentiles`.
+
+        Returns
+        -------
+        self : DITMLTransformer
+            The fitted estimator.
+        """
+        percentiles = _check_percentiles(self.bound_percentiles)
+        if bounds is not None:
+            bounds = _check_bounds(bounds)
+        X, pairs, labels = self._check_supervision(X, y, pairs, pair_labels)
+        prior = check_prior(self.prior, X.shape[1])
+        rng = check_random_state(self.random_state)
+        parallel = {"n_jobs": self.n_jobs, "client": find_client(None, X)}
+        with FitProgress(self, X=X, y=y) as progress:
+            rows, places = np.unique(pairs, return_inverse=True)
+            places = places.reshape(-1, 2)
+            if len(rows) < X.shape[0]:
+                X = X[rows]
+            span = find_span(X, full=not isinstance(prior, str), **parallel)
+            inverse, outside = prior_inverse(prior, span)
+            with limit_threads(1 if span.rank < 1000 else None):
+                root = None  # the prior's own factor
+                if not (isinstance(prior, str) and prior == "identity"):
+                    root = np.linalg.inv(np.linalg.cholesky(inverse))
+                keep, targets = self._find_bounds(
+                    bounds, percentiles, span, places, labels, root, rng, parallel
+                )
+                with PairDifferences(span.coordinates, places[keep], **parallel) as differences:
+                    problem = LogDetProblem(
+                        differences, labels[keep].astype(float), targets, self.gamma, inverse
+                    )
+                    result = self._solve(problem, progress)
+                self.metric_ = span.metric(
+                    result.point.metric, 1 / outside, self.n_components, X.dtype
+                )
+                self.duality_gap_ = result.point.duality_gap
+        self.dual_coef_ = result.multipliers
+        self.pairs_, self.pair_labels_, self.bounds_ = pairs[keep], labels[keep], targets
+        self.kkt_residual_ = result.kkt_residual
+        self.n_iter_ = result.n_iter
+        self.stop_reason_ = result.stop_reason
+        self.history_ = result.history
+        return self
+
+    @staticmethod
+    def _default_constraints(n_samples):
+        return min(20 * n_samples, 1000)
+
+    def _find_bounds(self, bounds, percentiles, span, places, labels, root, rng, parallel):
+        """Return which pairs differ at all, and the bound of each of these."""
+        with PairDifferences(span.coordinates, places, **parallel) as differences:
+            distances = differences.squared_norms(root)
+        keep = distances > 1e-14 * distances.max()
+        if not keep.all():
+            warnings.warn(
+                f"{np.sum(~keep)} of {len(keep)} pairs have zero difference and were dropped."
+            )
+        for sign, kind in ((1, "similar"), (-1, "dissimilar")):
+            if not (labels[keep] == sign).any():
+                raise ValueError(
+                    f"no {kind} pair with a difference is left: X has equal rows in all of them."
+                )
+        distances, labels = distances[keep], labels[keep]
+        if bounds is None and percentiles == "median":
+            middle = np.median(distances)
+            return keep, np.where(
+                labels > 0, np.minimum(distances, middle), np.maximum(distances, middle)
+            )
+        if bounds is None:
+            n_rows = span.coordinates.shape[0]
+            first = rng.randint(n_rows, size=_BOUND_SAMPLE)
+            second = (first + rng.randint(1, n_rows, size=_BOUND_SAMPLE)) % n_rows
+            sample = np.column_stack([first, second])
+            with PairDifferences(span.coordinates, sample, **parallel) as differences:
+                seen = differences.squared_norms(root)
+            seen = seen[seen > 1e-14 * seen.max()]
+            bounds = np.percentile(seen, percentiles)
+            if bounds[0] >= bounds[1]:
+                raise ValueError(
+                    f"bound_percentiles={self.bound_percentiles} give the same distance, "
+                    f"{bounds[0]:.3g}, for both bounds: take percentiles further apart."
+                )
+        return keep, np.where(labels > 0, bounds[0], bounds[1])
+
+    def _solve(self, problem, progress):
+        moved = []
+
+        def after_round(point):
+            moved.append(problem.differences.bytes_moved)
+            if np.isinf(self.gamma) and point.value > 1e4 * len(problem.signs):
+                raise ValueError(_INFEASIBLE)
+            return progress.step(kkt=f"{point.kkt_residual:.1e}", dual=f"{point.value:.6g}")
+
+        result = SOLVERS[self.solver](
+            problem,
+            max_iter=self.max_iter,
+            tol=self.tol,
+            callback=after_round,
+            record=self.solver == "parallel" and len(problem.signs) <= _MOST_RECORDED,
+        )
+        if moved and moved[-1]:
+            result.history["bytes"] = np.diff(moved, prepend=0).tolist()
+        if not result.converged:
+            if np.isinf(self.gamma):
+                raise ValueError(f"{_INFEASIBLE} (KKT residual {result.kkt_residual:.2g})")
+            warnings.warn(
+                f"solver {self.solver!r} stopped at a KKT residual of {result.kkt_residual:.2g}, "
+                f"above tol={self.tol}: {result.stop_reason}. The duality gap is "
+                f"{result.point.duality_gap:.2g}. Raise max_iter or tol, lower gamma, or use "
+                "solver='newton'.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+        return result
+
+
+_INFEASIBLE = (
+    "gamma=inf allows no relaxation, and no metric was found that meets all bounds: use a finite "
+    "gamma, wider bounds or fewer pairs."
+)
+
+
+def _check_percentiles(percentiles):
+    if isinstance(percentiles, str):
+        return percentiles
+    ordered = len(percentiles) == 2 and all(isinstance(p, Real) for p in percentiles)
+    if not ordered or not 0 <= percentiles[0] < percentiles[1] <= 100:
+        raise ValueError(
+            "bound_percentiles must be two percentiles (low, high) with 0 <= low < high <= 100, or "
+            f"'median', got {percentiles!r}."
+        )
+    return percentiles
+
+
+def _check_bounds(bounds):
+    values = np.asarray(bounds, dtype=float)
+    if values.shape != (2,) or not np.isfinite(values).all() or not 0 < values[0] < values[1]:
+        raise ValueError(
+            "bounds must be (u, l) with 0 < u < l: similar pairs have a squared distance of at "
+            f"most u, dissimilar pairs of at least l; got {bounds!r}."
+        )
+    return values
