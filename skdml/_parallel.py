@@ -236,7 +236,7 @@ class DaskShards:
                 self._place([i for i, f in enumerate(self._futures) if f.status in _LOST])
             sent = self._send(args)
             tasks = [
-                self._client.submit(_call_limited, func, 1, block, *own, *sent, pure=False)
+                self._client.submit(_call_aligned, func, 1, block, *own, *sent, pure=False)
                 for block, own in zip(
                     self._futures, _own_arguments(each, self._futures), strict=True
                 )
@@ -307,6 +307,19 @@ def _sum_in_place(terms):
 def _call_limited(func, n_threads, block, *args):
     with limit_threads(n_threads):
         return func(block, *args)
+
+
+def _call_aligned(func, n_threads, *args):
+    # Arrays that came over the wire may start at odd addresses, which keeps numpy from BLAS.
+    return _call_limited(func, n_threads, *map(_aligned, args))
+
+
+def _aligned(value):
+    if isinstance(value, np.ndarray) and value.dtype.kind != "O":
+        return np.require(value, requirements="A")
+    if isinstance(value, tuple):
+        return tuple(map(_aligned, value))
+    return value
 
 
 def _is_delayed(block):

@@ -78,6 +78,7 @@ class LogDetProblem:
             None outside the domain: where inv(A) is not positive definite or a slack variable
             is not positive, the dual function is minus infinity.
         """
+        prior_logdet = self._prior_logdet
         signed = self.signs * multipliers
         used = signed * self.bounds / self.gamma
         if (used >= 1).any():
@@ -85,7 +86,7 @@ class LogDetProblem:
         factor = _cholesky(self.prior_inverse + self.differences.scatter(signed))
         if factor is None:
             return None
-        value = _logdet(factor) - self._prior_logdet
+        value = _logdet(factor) - prior_logdet
         if np.isfinite(self.gamma):
             value += self.gamma * np.log1p(-used).sum()
         else:  # the limit: no slack to pay for
@@ -170,7 +171,8 @@ class DualPoint:
         """Primal objective at A with the best slack for it, less the dual value; >= 0.
 
         That primal point satisfies every constraint, so the optimum lies within the gap. With
-        gamma = inf there is no slack to choose, and the gap is infinite until A satisfies all.
+        gamma = inf there is no slack to choose: the gap is infinite until A satisfies all bounds
+        up to rounding, and may then fall short of 0 by as much.
         """
         problem = self.problem
         p, b = self.distances, problem.bounds

@@ -19,10 +19,10 @@ from .._parallel import is_dask_array, make_shards
 
 # Pairs per block, and at least that many per row of a block, so that work per row is done for
 # many pairs. The cut depends on the problem alone: the sums are the same for any n_jobs.
-_BLOCK_PAIRS = 50_000
+_BLOCK_PAIRS = 100_000
 _PAIRS_PER_ROW = 8
 # Numbers in a temporary array of differences.
-_CHUNK_SIZE = 2**20
+_CHUNK_SIZE = 2**16
 
 
 class PairDifferences:
@@ -172,9 +172,9 @@ def _squared_norms(block, factor):
     if pairs is None:
         return np.einsum("ij,ij->i", mapped, mapped)
     out = np.empty(len(pairs))
-    for cut in _chunks(pairs, mapped):
-        c = mapped[pairs[cut, 0]] - mapped[pairs[cut, 1]]
-        out[cut] = np.einsum("ij,ij->i", c, c)
+    for cut, c, other in _gather(pairs, mapped, mapped):
+        c -= other
+        np.einsum("ij,ij->i", c, c, out=out[cut])
     return out
 
 
@@ -189,10 +189,12 @@ def _quadratic_forms(block, matrix):
     mapped = rows @ matrix
     if pairs is None:
         return np.einsum("ij,ij->i", rows, mapped)
-    out = np.empty(len(pairs))
-    for cut in _chunks(pairs, mapped):
-        i, j = pairs[cut].T
-        out[cut] = np.einsum("ij,ij->i", rows[i] - rows[j], mapped[i] - mapped[j])
+    # c' M c = x_i' M x_i + x_j' M x_j - 2 x_i' M x_j: one product per pair. Some digits are lost
+    # for pairs much nearer than the rows are long, where `squared_norms` loses none.
+    own = np.einsum("ij,ij->i", rows, mapped)
+    out = own[pairs[:, 0]] + own[pairs[:, 1]]
+    for cut, left, right in _gather(pairs, rows, mapped):
+        out[cut] -= 2 * np.einsum("ij,ij->i", left, right)
     return out
 
 
@@ -201,6 +203,17 @@ def _differences(block):
     return rows if pairs is None else rows[pairs[:, 0]] - rows[pairs[:, 1]]
 
 
-def _chunks(pairs, rows):
-    step = max(1, _CHUNK_SIZE // rows.shape[1])
-    return [slice(start, start + step) for start in range(0, len(pairs), step)]
+def _gather(pairs, first, second):
+    """Yield (slice of pairs, their rows of `first`, their rows of `second`), a few at a time.
+
+    Into the same two buffers: where memory is given back at every free, as dask tells its
+    workers to, new arrays for every chunk would take several times as long.
+    """
+    step = max(1, min(len(pairs), _CHUNK_SIZE // first.shape[1]))
+    buffers = np.empty((2, step, first.shape[1]))
+    for start in range(0, len(pairs), step):
+        cut = slice(start, min(start + step, len(pairs)))
+        left, right = buffers[:, : cut.stop - start]
+        np.take(first, pairs[cut, 0], axis=0, out=left, mode="clip")
+        np.take(second, pairs[cut, 1], axis=0, out=right, mode="clip")
+        yield cut, left, right
