@@ -17,10 +17,8 @@ from scipy.linalg import blas
 
 from .._parallel import is_dask_array, make_shards
 
-# Pairs per block, and at least that many per row of a block, so that work per row is done for
-# many pairs. The cut depends on the problem alone: the sums are the same for any n_jobs.
-_BLOCK_PAIRS = 100_000
-_PAIRS_PER_ROW = 8
+# Pairs per block: a number of its own, so that the sums are the same for any n_jobs.
+_BLOCK_PAIRS = 50_000
 # Numbers in a temporary array of differences.
 _CHUNK_SIZE = 2**16
 
@@ -48,12 +46,11 @@ class PairDifferences:
         n_jobs: int | None = None,
         client: Any = None,
     ):
-        self.n_pairs, self.rank = coordinates.shape
-        step = _BLOCK_PAIRS
-        if pairs is not None:
-            step = max(_BLOCK_PAIRS, _PAIRS_PER_ROW * self.n_pairs)
-            self.n_pairs = len(pairs)
-        self._cuts = [slice(start, start + step) for start in range(0, self.n_pairs, step)]
+        self.n_pairs = len(coordinates if pairs is None else pairs)
+        self.rank = coordinates.shape[1]
+        self._cuts = [
+            slice(start, start + _BLOCK_PAIRS) for start in range(0, self.n_pairs, _BLOCK_PAIRS)
+        ]
         if pairs is None:
             blocks = [(coordinates[cut], None) for cut in self._cuts]
         else:

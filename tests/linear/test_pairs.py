@@ -36,7 +36,6 @@ def test_blocks_give_the_same_for_any_n_jobs(monkeypatch):
     with PairDifferences(X, pairs) as whole:
         expected = whole.scatter(weights), whole.squared_norms(MATRIX)
     monkeypatch.setattr("skdml.linear._pairs._BLOCK_PAIRS", 37)
-    monkeypatch.setattr("skdml.linear._pairs._PAIRS_PER_ROW", 1)
     monkeypatch.setattr("skdml.linear._pairs._CHUNK_SIZE", 30)
     results = []
     for n_jobs in (None, 2):
@@ -49,7 +48,7 @@ def test_blocks_give_the_same_for_any_n_jobs(monkeypatch):
 
 
 def test_on_a_cluster_only_small_things_travel(cluster_client, monkeypatch):
-    monkeypatch.setattr("skdml.linear._pairs._BLOCK_PAIRS", 100)
+    monkeypatch.setattr("skdml.linear._pairs._BLOCK_PAIRS", 200)
     pairs, weights = make(1000)
     with (
         PairDifferences(X, pairs) as local,
