@@ -11,9 +11,9 @@ pytest.importorskip("matplotlib")
 def test_every_estimator_has_a_demo():
     from skdml.utils.estimator_checks import all_estimators
 
-    shown = " ".join(find_demos())
+    shown = tuple(find_demos())
     for name, _ in all_estimators():
-        assert name.lower().startswith(tuple(shown.split())), f"{name} has no demo"
+        assert name.lower().startswith(shown), f"{name} has no demo"
 
 
 def test_demo_prints_one_table_and_writes_one_file(tmp_path, capsys, monkeypatch):
@@ -22,12 +22,13 @@ def test_demo_prints_one_table_and_writes_one_file(tmp_path, capsys, monkeypatch
     printed = capsys.readouterr()
     lines = printed.out.splitlines()
     assert lines[0].split("  ")[0] == "what was learned"
-    assert sum(line.startswith("GMMLTransformer") for line in lines) == 3
+    n_rows = sum("Transformer:" in line for line in lines)
+    assert n_rows >= 5
     assert printed.err == ""  # not a terminal: no bars
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert files == [tmp_path / "skdml-demo" / "index.html"]
     page = files[0].read_text(encoding="utf-8")
-    assert page.count("<figure>") == 6
+    assert page.count("<figure>") >= n_rows
     # self-contained: nothing is loaded from anywhere
     assert not re.search(r"""(src|href)=["'](?!data:)""", page)
 

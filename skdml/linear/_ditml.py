@@ -221,13 +221,13 @@ class DITMLTransformer(LinearMetricLearner):
                         differences, labels[keep].astype(float), targets, self.gamma, inverse
                     )
                     result = self._solve(problem, progress)
-                self.metric_ = span.metric(
-                    result.point.metric, 1 / outside, self.n_components, X.dtype
-                )
                 self.duality_gap_ = result.point.duality_gap
+                self.kkt_residual_ = result.kkt_residual
+                A = result.point.metric
+                del problem, result.point, inverse, root  # large, and not needed any more
+                self.metric_ = span.metric(A, 1 / outside, self.n_components, X.dtype)
         self.dual_coef_ = result.multipliers
         self.pairs_, self.pair_labels_, self.bounds_ = pairs[keep], labels[keep], targets
-        self.kkt_residual_ = result.kkt_residual
         self.n_iter_ = result.n_iter
         self.stop_reason_ = result.stop_reason
         self.history_ = result.history

@@ -96,9 +96,12 @@ class Span:
         mixing = rotation @ mixing
         if sparse.issparse(rows):
             return SparseRows(mixing, rows, mean)
-        directions = (mixing.astype(dtype) @ (rows - mean)).astype(dtype, copy=False)
-        if is_dask_array(directions):
-            directions = directions.compute()
+        if is_dask_array(rows):
+            return (mixing.astype(dtype) @ (rows - mean)).astype(dtype).compute()
+        mixing = mixing.astype(dtype)
+        directions = np.empty((len(mixing), self.n_features), dtype=dtype)
+        for cut in _column_blocks(rows.shape):  # never a second array of the size of the rows
+            directions[:, cut] = mixing @ (rows[:, cut] - mean[cut]).astype(dtype, copy=False)
         return directions
 
 
@@ -160,10 +163,13 @@ def find_span(
     coordinates = np.empty((n_rows, rank))
     coordinates[pivots] = factor
     mixing = solve_triangular(factor[:rank], np.eye(rank), lower=True)
-    order = np.argsort(pivots[:rank])  # dask wants sorted rows
-    rows, mixing = X[pivots[:rank][order]], mixing[:, order]
-    if not sparse.issparse(rows):
-        mean = mean.astype(rows.dtype)
+    if rank > 0.8 * n_rows and not sparse.issparse(X):  # nearly all rows: no copy of them
+        rows, chosen = X, np.zeros((rank, n_rows))
+        chosen[:, pivots[:rank]] = mixing
+        mixing = chosen
+    else:
+        order = np.argsort(pivots[:rank])  # dask wants sorted rows
+        rows, mixing = X[pivots[:rank][order]], mixing[:, order]
     return Span(coordinates, n_features, (mixing, rows, mean))
 
 
@@ -180,10 +186,7 @@ def _centred_gram(X, mean, n_jobs, client):
         gram = (X @ X.T).toarray().astype(np.float64, copy=False)
         offset = np.asarray(X @ mean)
         return gram - offset[:, None] - offset + mean @ mean
-    n_rows, n_features = X.shape
-    # A block is not much smaller than the matrix that it adds to.
-    step = max(1, _BLOCK_BYTES // (8 * n_rows), n_rows // 4)
-    slices = [slice(start, start + step) for start in range(0, n_features, step)]
+    slices = _column_blocks(X.shape)
     if is_dask_array(X):
         import dask
 
@@ -192,6 +195,13 @@ def _centred_gram(X, mean, n_jobs, client):
         blocks = [(X[:, s], mean[s]) for s in slices]
     with make_shards(blocks, n_jobs=n_jobs, client=client) as shards:
         return shards.sum(_block_gram)
+
+
+def _column_blocks(shape):
+    # A block is not much smaller than the Gram matrix that it adds to.
+    n_rows, n_features = shape
+    step = max(1, _BLOCK_BYTES // (8 * n_rows), n_rows // 4)
+    return [slice(start, start + step) for start in range(0, n_features, step)]
 
 
 def _pair(block, mean):

@@ -1,0 +1,224 @@
+"""DITML: speed against metric-learn's ITML, high dimension, and one against two workers.
+
+Three parts. `speed`: the same pairs and bounds, to a primal objective no worse. `wide`: the shape
+for which the thesis used 32 machines, and text-like sparse rows. `workers`: one and two dask
+workers with one thread each, the same rounds.
+"""
+
+import time
+import warnings
+
+import numpy as np
+from scipy import sparse
+from sklearn.datasets import load_breast_cancer, load_digits
+from sklearn.preprocessing import StandardScaler
+
+from benchmarks.harness import (
+    METRIC_LEARN,
+    Column,
+    Report,
+    Target,
+    add_ratios,
+    compare,
+    peak_memory,
+    progress,
+)
+from skdml import DITMLTransformer
+from skdml.constraints import make_pairs
+
+REPEATS = 3
+PARTS = ("speed", "wide", "workers")
+OURS, PEER = "skdml", "metric-learn"
+
+
+def add_arguments(parser):
+    parser.add_argument(
+        "--parts", default=",".join(PARTS), help="which parts, comma separated (default: all)"
+    )
+
+
+def primal_objective(A, C, signs, bounds, gamma=1.0):
+    """Objective of the problem at A, with the best slack for it; every A can be compared."""
+    p = np.einsum("ij,jk,ik->i", C, A, C)
+    ratio = np.where(signs > 0, np.maximum(p, bounds), np.minimum(p, bounds)) / bounds
+    divergence = np.trace(A) - np.linalg.slogdet(A)[1] - len(A)
+    return float(divergence + gamma * np.sum(ratio - np.log(ratio) - 1))
+
+
+def speed(options):
+    """Rows and targets of the comparison with metric-learn."""
+    rows, targets = [], []
+    cases = [("breast cancer", load_breast_cancer, 400), ("digits", load_digits, 1000)]
+    for name, load, n_pairs in options.pick(cases, cases[:1]):
+        X, y = load(return_X_y=True)
+        X = StandardScaler().fit_transform(X)
+        pairs, signs = make_pairs(y, n_pairs, random_state=0)
+        C = X[pairs[:, 0]] - X[pairs[:, 1]]
+        sample = np.random.default_rng(0).integers(0, len(X), (2, 5000))
+        squared = ((X[sample[0]] - X[sample[1]]) ** 2).sum(1)
+        limits = np.percentile(squared[squared > 0], (5, 95))
+        peer_inputs = {"pairs": X[pairs], "y": signs, "bounds": limits}
+        timings = compare(
+            {
+                OURS: lambda X=X, p=pairs, s=signs, b=limits: DITMLTransformer().fit(
+                    X, pairs=p, pair_labels=s, bounds=b
+                ),
+                PEER: METRIC_LEARN.side("metric_learn_peer.py", "itml", peer_inputs, timeout=600),
+            },
+            repeats=options.repeats,
+            warmup={OURS: 1},
+        )
+        bounds = np.where(signs > 0, *limits)
+        L = np.asarray(timings[PEER].value.outputs["components"])
+        matrices = {OURS: timings[OURS].value.get_mahalanobis_matrix(), PEER: L.T @ L}
+        part = [
+            {
+                "case": f"{name} {n_pairs} x {X.shape[1]}",
+                "side": side,
+                "seconds": timings[side].seconds,
+                "objective": primal_objective(matrices[side], C, signs, bounds),
+            }
+            for side in (OURS, PEER)
+        ]
+        add_ratios(part, "seconds", "ratio", base=OURS)
+        rows += part
+        targets += [
+            Target.at_least(f"{name}: metric-learn's seconds over ours", 30.0, part[1]["ratio"]),
+            Target.at_most(
+                f"{name}: our objective over metric-learn's",
+                1.0 + 1e-9,
+                part[0]["objective"] / part[1]["objective"],
+            ),
+        ]
+    return rows, targets
+
+
+def fit_wide(X, y):
+    """Fit all pairs of few rows with many features."""
+    model = DITMLTransformer(n_constraints=10**6, random_state=0).fit(X, y)
+    return {"kkt_residual": model.kkt_residual_, "n_pairs": len(model.pairs_)}
+
+
+def fit_text(n_rows, n_features):
+    """Fit text-like rows: a million columns, a hundred entries a row."""
+    X = sparse.random_array(
+        (n_rows, n_features),
+        density=100 / n_features,
+        rng=np.random.default_rng(0),
+        format="csr",
+        dtype=np.float32,
+    )
+    model = DITMLTransformer(n_components=50, random_state=0).fit(X, np.arange(n_rows) % 4)
+    return {"kkt_residual": model.kkt_residual_, "n_outputs": model.transform(X[:10]).shape[1]}
+
+
+def wide(options):
+    n_rows, n_features = options.pick((50, 51_456), (20, 2_000))
+    rng = np.random.default_rng(0)
+    y = np.arange(n_rows) % 2
+    X = rng.standard_normal((n_rows, n_features)) + 0.15 * rng.standard_normal((2, n_features))[y]
+    X = np.maximum(X, 0)
+    dense = peak_memory(fit_wide, {"X": X, "y": y})
+    shape = options.pick((2_000, 1_000_000), (100, 10_000))
+    text = peak_memory(fit_text, {"n_rows": shape[0], "n_features": shape[1]})
+    rows = [
+        {
+            "case": f"{n_rows} x {n_features:,}, {dense.outputs['n_pairs']} pairs",
+            "side": OURS,
+            "seconds": dense.seconds,
+            "peak_mb": dense.peak_mb,
+        },
+        {
+            "case": f"sparse {shape[0]:,} x {shape[1]:,}",
+            "side": OURS,
+            "seconds": text.seconds,
+            "peak_mb": text.peak_mb,
+        },
+    ]
+    return rows, [
+        Target.at_most("thesis's 32-machine shape: seconds", 2.0, dense.seconds, unit="s"),
+        Target.at_most("thesis's 32-machine shape: memory", 1000.0, dense.peak_mb, unit="MB"),
+    ]
+
+
+def workers(options):
+    """One and two single-thread dask workers on the same rounds."""
+    import dask.array as da
+    from distributed import Client, LocalCluster
+
+    n_rows, n_features, n_pairs = options.pick((2_000, 512, 200_000), (200, 20, 2_000))
+    rng = np.random.default_rng(0)
+    y = np.arange(n_rows) % 10
+    X = rng.standard_normal((n_rows, n_features))
+    X[:, :30] += (y[:, None] - 4.5) * 0.3 * rng.standard_normal(X[:, :30].shape[1])
+    pairs, signs = make_pairs(y, n_pairs, random_state=0)
+    model = DITMLTransformer(solver="parallel", max_iter=10, tol=1e-12, random_state=0)
+    seconds = {1: [], 2: []}
+    sent = {}
+    for _ in range(options.repeats):
+        for n_workers in (1, 2):
+            progress(f"{n_workers} worker(s)")
+            with (
+                LocalCluster(
+                    n_workers=n_workers, threads_per_worker=1, dashboard_address=":0"
+                ) as cluster,
+                Client(cluster),
+            ):
+                blocks = da.from_array(X, chunks=(n_rows // 4, -1)).persist()
+                start = time.perf_counter()
+                _fit_rounds(model, blocks, pairs, signs)
+                seconds[n_workers].append(time.perf_counter() - start)
+                sent[n_workers] = float(np.median(model.history_["bytes"]))
+    rows = [
+        {
+            "case": f"{n_rows:,} x {n_features}, {n_pairs:,} pairs, 10 rounds",
+            "side": f"{n_workers} worker(s)",
+            "seconds": float(np.median(seconds[n_workers])),
+            "mb_per_round": sent[n_workers] / 1e6,
+        }
+        for n_workers in (1, 2)
+    ]
+    rows.append(
+        {
+            "case": rows[0]["case"],
+            "side": "thesis, by its formula c d",
+            "mb_per_round": 8 * n_pairs * n_features / 1e6,
+        }
+    )
+    gain = rows[0]["seconds"] / rows[1]["seconds"]
+    return rows, [Target.at_least("one worker's seconds over two workers'", 1.6, gain)]
+
+
+def _fit_rounds(model, X, pairs, signs):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # stops after its rounds, on purpose
+        model.fit(X, pairs=pairs, pair_labels=signs)
+
+
+def run(options):
+    rows, targets = [], []
+    for part in options.extra["parts"].split(","):
+        if part not in PARTS:
+            raise SystemExit(f"--parts: {part!r} is none of {', '.join(PARTS)}")
+        progress(part)
+        more_rows, more_targets = globals()[part](options)
+        rows += more_rows
+        targets += more_targets
+    return Report(
+        name="ditml",
+        title="DITML: seconds, objective, memory and bytes",
+        columns=[
+            Column("case", "case"),
+            Column("side", "side"),
+            Column("seconds", "seconds", ".3f", plot=True),
+            Column("ratio", "x skdml's seconds", ".1f"),
+            Column("objective", "primal objective", ".3f"),
+            Column("peak_mb", "peak MB", ".0f"),
+            Column("mb_per_round", "MB per round", ".2f"),
+        ],
+        rows=rows,
+        targets=targets,
+        notes=[
+            "Peak is the whole process. The memory map's pages count as far as they are resident."
+        ],
+    )
