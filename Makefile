@@ -13,11 +13,11 @@ ifneq ($(wildcard ../shared/data),)
 export SKDML_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: help install demo test test-slow lint format doc bench clean
+.PHONY: help install demo test test-slow test-oldest lint format doc bench clean
 
 help:
 	@echo "make demo       fit every estimator on small data; the report is skdml-demo/index.html"
-	@echo "make test       the test suite (make test-slow: the slow part too)"
+	@echo "make test       the test suite (test-slow: the slow part too; test-oldest: oldest versions)"
 	@echo "make lint       ruff and mypy (make format: let ruff fix what it can)"
 	@echo "make doc        the documentation, in doc/_build/html"
 	@echo "make bench      a benchmark: make bench BENCH=gmml"
@@ -43,6 +43,17 @@ test: install
 test-slow: install
 	$(BIN)/python -m pytest -n 2 -m "slow or not slow" --timeout 1800
 
+# The core alone, on the oldest versions that pyproject.toml admits.
+test-oldest: .venv-oldest/.installed
+	.venv-oldest/bin/python -m pytest -n 2 tests --ignore=tests/test_benchmarks.py
+
+.venv-oldest/.installed: pyproject.toml
+	@test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check \
+	    numpy==1.26.4 scipy==1.12.0 scikit-learn==1.6.1 joblib==1.4.2 threadpoolctl==3.1.0 \
+	    tqdm==4.60.0 pytest pytest-xdist pytest-timeout -e .
+	@touch $@
+
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -59,4 +70,4 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks $(BENCH)
 
 clean:
-	rm -rf $(VENV) doc/_build doc/auto_examples skdml-demo
+	rm -rf $(VENV) .venv-oldest doc/_build doc/auto_examples skdml-demo

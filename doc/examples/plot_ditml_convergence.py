@@ -10,9 +10,9 @@ in the :ref:`user guide <ditml>`.
 # %%
 # The problem
 # -----------
-# The 178 wines of scikit-learn, with their columns standardised, and 200 random pairs. Similar pairs
-# should be nearer than the 5th percentile of all squared distances, dissimilar ones farther than
-# the 95th.
+# The 178 wines of scikit-learn, with their columns standardised, and 200 random pairs. Similar
+# pairs should be nearer than the 5th percentile of all squared distances, dissimilar ones farther
+# than the 95th.
 
 import numpy as np
 from scipy.spatial.distance import pdist
@@ -32,7 +32,7 @@ print(f"similar pairs: at most {near:.1f}, dissimilar pairs: at least {far:.1f}"
 # -----------
 # The estimator calls these functions for you. We call them ourselves, since `record=True` keeps the
 # whole path: after every round the Bregman divergence from the solution to the metric of the
-# round. It is zero at the solution only.
+# round (and to its bounds, which may give way). It is zero at the solution only.
 
 # These modules are internal: their names may change without notice.
 from skdml.linear._logdet import LogDetProblem
@@ -98,10 +98,10 @@ panels[0].legend(frameon=False, loc="lower left")
 plt.show()
 
 # %%
-# Newton steps are few, because each of them uses how the pairs act on one another. The parallel
-# rounds treat every pair as if it were alone, like the sequential ones, but work on all of them at
-# once: one product of matrices in place of 200 small updates. That is also what can be sent to many
-# machines.
+# Newton steps are few, because each of them uses how the pairs act on one another. The other two
+# solvers look at one pair at a time. The parallel one does so for all pairs from the same metric: a
+# round is a few products of matrices in place of 200 small updates, and these products can be spread
+# over many machines.
 #
 # The sum of the divergences over the rounds, the *regret* of the way, comes to rest when a solver
 # arrives.

@@ -159,7 +159,7 @@ def check_training_data_is_not_needed(estimator):
 # Python swallows exceptions.
 _LOOPS = {"skdml", "sklearn", "skorch", "torch"}
 # Not interrupted: an exception is swallowed here, or leaves global settings of a library changed.
-_SHELTERED = {"__del__", "__enter__", "__exit__"}
+_SHELTERED = {"__del__", "__enter__", "__exit__", "<genexpr>"}
 
 
 def check_keyboard_interrupt(estimator):

@@ -157,7 +157,7 @@ def test_hard_bounds_that_can_be_met():
 
 def test_sparse_input_gives_the_dense_result():
     for shape in [(60, 9), (20, 200)]:
-        X = sparse.random_array(shape, density=0.3, rng=np.random.default_rng(0), format="csr")
+        X = sparse.random(*shape, density=0.3, random_state=0, format="csr")
         y = np.arange(shape[0]) % 2
         dense = DITMLTransformer(n_constraints=60, random_state=0).fit(X.toarray(), y)
         thin = DITMLTransformer(n_constraints=60, random_state=0).fit(X, y)
@@ -165,9 +165,7 @@ def test_sparse_input_gives_the_dense_result():
 
 
 def test_text_shape_without_densifying():
-    X = sparse.random_array(
-        (300, 1_000_000), density=1e-5, rng=np.random.default_rng(0), format="csr"
-    )
+    X = sparse.random(300, 1_000_000, density=1e-5, random_state=0, format="csr")
     y = np.arange(300) % 2
     model = DITMLTransformer(n_components=5, n_constraints=200, random_state=0).fit(X, y)
     assert model.transform(X).shape == (300, 5)

@@ -248,7 +248,7 @@ def test_high_dimension_never_builds_the_square_matrix():
 
 def test_sparse_input_gives_the_dense_result():
     for shape in [(60, 9), (20, 200)]:
-        X = sparse.random_array(shape, density=0.2, rng=np.random.default_rng(0), format="csr")
+        X = sparse.random(*shape, density=0.2, random_state=0, format="csr")
         y = np.arange(shape[0]) % 2
         dense = GMMLTransformer(random_state=0).fit(X.toarray(), y)
         thin = GMMLTransformer(random_state=0).fit(X, y)
@@ -261,9 +261,7 @@ def test_sparse_input_gives_the_dense_result():
 
 
 def test_sparse_text_shape_without_densifying():
-    X = sparse.random_array(
-        (300, 1_000_000), density=1e-5, rng=np.random.default_rng(0), format="csr"
-    )
+    X = sparse.random(300, 1_000_000, density=1e-5, random_state=0, format="csr")
     y = np.arange(300) % 2
     model = GMMLTransformer(n_components=5, random_state=0).fit(X, y)
     assert model.transform(X).shape == (300, 5)

@@ -54,7 +54,7 @@ def test_without_identity_part_one_column_per_direction(X):
 
 def test_sparse_rows_equal_their_dense_product(X):
     rng = np.random.default_rng(0)
-    rows = sparse.random_array((5, 7), density=0.6, rng=rng, format="csr")
+    rows = sparse.random(5, 7, density=0.6, random_state=0, format="csr")
     mean = rng.standard_normal(7)
     implicit = SparseRows(rng.standard_normal((3, 5)), rows, mean)
     dense = implicit.mixing @ (rows.toarray() - mean)
