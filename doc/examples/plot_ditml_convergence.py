@@ -25,7 +25,7 @@ X, y = load_wine(return_X_y=True)
 X = StandardScaler().fit_transform(X)
 pairs, labels = make_pairs(y, 200, random_state=0)
 near, far = np.percentile(pdist(X, "sqeuclidean"), [5, 95])
-print(f"similar pairs: at most {near:.1f}, dissimilar pairs: at least {far:.1f}")
+print(f"similar: at most {near:.1f}, dissimilar: at least {far:.1f}")
 
 # %%
 # The solvers
@@ -36,7 +36,11 @@ print(f"similar pairs: at most {near:.1f}, dissimilar pairs: at least {far:.1f}"
 
 # These modules are internal: their names may change without notice.
 from skdml.linear._logdet import LogDetProblem
-from skdml.linear._logdet_solvers import solve_newton, solve_parallel, solve_sequential
+from skdml.linear._logdet_solvers import (
+    solve_newton,
+    solve_parallel,
+    solve_sequential,
+)
 from skdml.linear._pairs import PairDifferences
 
 problem = LogDetProblem(
@@ -46,7 +50,7 @@ problem = LogDetProblem(
     gamma=1.0,
     prior_inverse=np.eye(X.shape[1]),
 )
-solve_newton(problem, max_iter=1)  # so that nobody's clock counts the start of the libraries
+solve_newton(problem, max_iter=1)  # the first call of all is slow
 results = {
     "sequential": solve_sequential(problem, tol=1e-10, record=True),
     "parallel": solve_parallel(problem, tol=1e-10, record=True),
@@ -54,8 +58,9 @@ results = {
 }
 for name, result in results.items():
     print(
-        f"{name:10}  {result.stop_reason} after {result.n_iter:3} rounds and "
-        f"{result.history['seconds'][-1]:.3f} s, optimum {result.point.value:.9f}"
+        f"{name:10}  {result.n_iter:3} rounds, "
+        f"{result.history['seconds'][-1]:.3f} s, "
+        f"optimum {result.point.value:.9f}"
     )
 
 # %%
@@ -64,7 +69,7 @@ for name, result in results.items():
 
 metrics = [result.point.metric for result in results.values()]
 largest = max(np.abs(metric - metrics[0]).max() for metric in metrics)
-print(f"largest difference between entries of the three metrics: {largest:.0e}")
+print(f"largest difference of two entries: {largest:.0e}")
 
 # %%
 # The picture
@@ -76,32 +81,34 @@ import matplotlib.pyplot as plt
 STYLES = {  # colours that colour-blind people can tell apart
     "sequential": {"color": "#D55E00", "linestyle": "--"},
     "parallel": {"color": "#0072B2", "linestyle": "-"},
-    "newton": {"color": "#000000", "linestyle": "-", "marker": "o", "markersize": 4},
+    "newton": {"color": "#000000", "marker": "o", "markersize": 4},
 }
 
-figure, panels = plt.subplots(1, 2, figsize=(10, 4.2), sharey=True, layout="constrained")
+figure, panels = plt.subplots(1, 2, figsize=(10, 4.2), sharey=True)
 for name, result in results.items():
     divergence = np.array(result.history["divergence"])
     seen = divergence > 1e-12
     stop = len(seen) if seen.all() else np.argmin(seen)
-    divergence = divergence[:stop]
-    axes = {"rounds": np.arange(1, stop + 1), "seconds": np.array(result.history["seconds"][:stop])}
-    for panel, (label, x) in zip(panels, axes.items(), strict=True):
-        panel.plot(x, divergence, lw=2, label=name, **STYLES[name])
-        panel.set_xlabel(label)
-for panel in panels:
-    panel.set(xscale="log", yscale="log")
+    for panel, x in zip(
+        panels,
+        [np.arange(1, stop + 1), result.history["seconds"][:stop]],
+        strict=True,
+    ):
+        panel.plot(x, divergence[:stop], label=name, **STYLES[name])
+for panel, label in zip(panels, ["rounds", "seconds"], strict=True):
+    panel.set(xscale="log", yscale="log", xlabel=label)
     panel.grid(alpha=0.3)
     panel.spines[["top", "right"]].set_visible(False)
 panels[0].set_ylabel("divergence from the solution")
 panels[0].legend(frameon=False, loc="lower left")
+figure.tight_layout()
 plt.show()
 
 # %%
 # Newton steps are few, because each of them uses how the pairs act on one another. The other two
-# solvers look at one pair at a time. The parallel one does so for all pairs from the same metric: a
-# round is a few products of matrices in place of 200 small updates, and these products can be spread
-# over many machines.
+# solvers look at one pair at a time. The parallel one does so for all pairs from the same metric:
+# a round is a few products of matrices in place of 200 small updates, and these products can be
+# spread over many machines.
 #
 # The sum of the divergences over the rounds, the *regret* of the way, comes to rest when a solver
 # arrives.
@@ -109,6 +116,6 @@ plt.show()
 for name, result in results.items():
     regret = np.cumsum(result.history["divergence"])
     print(
-        f"{name:10}  regret {regret[-1]:6.2f}, of it in the second half of the rounds: "
-        f"{regret[-1] - regret[len(regret) // 2 - 1]:.0e}"
+        f"{name:10}  regret {regret[-1]:6.2f}, of it in the second "
+        f"half: {regret[-1] - regret[len(regret) // 2 - 1]:.0e}"
     )

@@ -16,7 +16,7 @@ from scipy.sparse.linalg import LinearOperator, cg
 from ._logdet import DualPoint, DualResult, LogDetProblem
 
 # Up to this many free multipliers the Hessian is always built; above the second, never.
-_ALWAYS_DENSE = 3000
+_ALWAYS_DENSE = 500
 _MOST_DENSE = 12_000
 _MIN_STEP = 1e-14
 

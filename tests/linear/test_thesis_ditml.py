@@ -101,7 +101,7 @@ def test_projection_formula_holds_at_gamma_one_only(sign, bound, gamma):
     A projection ends where p = xi. From 1 / p and 1 / xi changing by -delta alpha and
     +delta alpha / gamma follows alpha = min(lambda, delta gamma / (gamma + 1) (1 / p - 1 / xi)),
     the same at gamma = 1. At gamma = 100, which the thesis uses, the printed one overshoots a
-    hundredfold for a similar pair and leaves the cone of metrics for a dissimilar one.
+    hundredfold for a similar pair and leaves a dissimilar one where it is.
     """
     problem = one_pair(sign, bound, gamma)
     start = problem.at(np.zeros(1))
