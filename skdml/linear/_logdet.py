@@ -64,13 +64,15 @@ class LogDetProblem:
             raise ValueError("the prior is not positive definite.")
         return _logdet(factor)
 
-    def at(self, multipliers: NDArray) -> DualPoint | None:
+    def at(self, multipliers: NDArray, inverse: NDArray | None = None) -> DualPoint | None:
         """Evaluate the dual function.
 
         Parameters
         ----------
         multipliers : ndarray of shape (n_pairs,)
             lambda >= 0.
+        inverse : ndarray of shape (rank, rank), default=None
+            inv(A) where the caller knows it; it is linear in the multipliers.
 
         Returns
         -------
@@ -83,7 +85,9 @@ class LogDetProblem:
         used = signed * self.bounds / self.gamma
         if (used >= 1).any():
             return None
-        factor = _cholesky(self.prior_inverse + self.differences.scatter(signed))
+        if inverse is None:
+            inverse = self.prior_inverse + self.differences.scatter(signed)
+        factor = _cholesky(inverse)
         if factor is None:
             return None
         value = _logdet(factor) - prior_logdet

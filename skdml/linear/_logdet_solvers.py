@@ -103,15 +103,27 @@ def solve_parallel(
     """
     log = _Log(problem, max_iter, tol, callback, record)
     step, previous = 1.0, None
+    inverse = problem.prior_inverse.copy()
     while not log.done:
         point = log.point
         direction = -point.projections
         if previous is not None:
             step = _spectral_step(point, previous, step)
-        after, taken = _line_search(problem, point, direction, min(step, 1.0))
+        # No multiplier falls below 0 on the way, so inv(A) is linear in the step: one pass over
+        # the pairs serves all trials.
+        change = problem.differences.scatter(problem.signs * direction)
+        after, taken = _line_search(
+            lambda multipliers, step, inverse=inverse, change=change: problem.at(
+                multipliers, inverse + step * change
+            ),
+            point,
+            direction,
+            min(step, 1.0),
+        )
         if after is None:
             log.stop("no step along the projections improves the dual function any more")
             continue
+        inverse += taken * change
         previous, step = point, 2 * taken
         log.add(after)
     return log.result()
@@ -154,15 +166,19 @@ def solve_newton(
         With one entry of history per step.
     """
     log = _Log(problem, max_iter, tol, callback, record)
+
+    def evaluate(multipliers, step):
+        return problem.at(multipliers)
+
     while not log.done:
         point = log.point
         free = (point.multipliers > 0) | (point.gradient > 0)
         direction = np.zeros_like(point.multipliers)
         direction[free] = _newton_direction(problem, point, free)
-        after, _ = _line_search(problem, point, direction, 1.0)
+        after, _ = _line_search(evaluate, point, direction, 1.0)
         if after is None:
             # Bent too sharply at the border of the free set: the projections always go up.
-            after, _ = _line_search(problem, point, -point.projections, 1.0)
+            after, _ = _line_search(evaluate, point, -point.projections, 1.0)
         if after is None:
             log.stop("no step improves the dual function any more")
             continue
@@ -218,13 +234,16 @@ def _slack_curvature(point):
     return point.slack**2 / point.problem.gamma
 
 
-def _line_search(problem, point, direction, step):
-    """Halve the step until the dual function rises as promised; None if it never does."""
+def _line_search(evaluate, point, direction, step):
+    """Halve the step until the dual function rises as promised; None if it never does.
+
+    `evaluate(multipliers, step)` returns the point there, or None outside the domain.
+    """
     while step > _MIN_STEP:
         multipliers = np.maximum(point.multipliers + step * direction, 0)
         promised = point.gradient @ (multipliers - point.multipliers)
-        after = problem.at(multipliers)
-        if after is not None and promised > 0:
+        after = evaluate(multipliers, step) if promised > 0 else None
+        if after is not None:
             if after.value >= point.value + 1e-4 * promised:
                 return after, step
             # At the optimum the rise drowns in rounding; there the slope decides.

@@ -54,7 +54,7 @@ class KeepsALambda(GMMLTransformer):
 class KeepsTheRows(GMMLTransformer):
     def fit(self, X, y=None, **others):
         super().fit(X, y, **others)
-        self.first_ = X[0]
+        self.first_ = X[:1].ravel() if isinstance(X, np.ndarray) else X
         return self
 
     def transform(self, X):
