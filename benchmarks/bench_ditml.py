@@ -146,7 +146,7 @@ def workers(options):
     import dask.array as da
     from distributed import Client, LocalCluster
 
-    n_rows, n_features, n_pairs = options.pick((2_000, 512, 200_000), (200, 20, 2_000))
+    n_rows, n_features, n_pairs = options.pick((5_000, 512, 200_000), (200, 20, 2_000))
     rng = np.random.default_rng(0)
     y = np.arange(n_rows) % 10
     X = rng.standard_normal((n_rows, n_features))
