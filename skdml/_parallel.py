@@ -270,11 +270,14 @@ class DaskShards:
         workers = self._workers()
         for number in numbers:
             block = self._blocks[number]
+            worker = workers[number % len(workers)]
             if _is_delayed(block):
-                self._futures[number] = self._client.compute(block)
+                # Left to itself, the scheduler would put blocks of the same rows onto one worker.
+                self._futures[number] = self._client.compute(
+                    block, workers=[worker], allow_other_workers=True
+                )
             else:
                 # The block stays here too, so that it can be sent again.
-                worker = workers[number % len(workers)]
                 self._futures[number] = self._client.scatter([block], workers=[worker], hash=False)[
                     0
                 ]
