@@ -137,6 +137,17 @@ class MahalanobisMetric:
         """The number of columns that `transform` returns."""
         return self.n_features if self.scale > 0 else self.rank
 
+    def _check_rows(self, name, X):
+        """Return rows as an array of numbers or a sparse matrix of the right width."""
+        if not sparse.issparse(X):
+            X = np.asarray(X)
+            X = X if X.dtype.kind == "f" else X.astype(float)
+        if X.ndim != 2 or X.shape[1] != self.n_features:
+            raise ValueError(
+                f"{name} must have shape (n_samples, {self.n_features}), got {X.shape}."
+            )
+        return X
+
     def _project(self, X):
         if isinstance(self.directions, SparseRows):
             return self.directions.project(X)
@@ -155,6 +166,7 @@ class MahalanobisMetric:
         X_new : ndarray of shape (n_samples, n_outputs)
             ``X @ sqrtm(A)``, or one column per direction where `scale` is 0.
         """
+        X = self._check_rows("X", X)
         along = self._project(X)
         root = np.sqrt(self.scale + self.weights)
         if self.scale == 0:
@@ -195,6 +207,11 @@ class MahalanobisMetric:
         distances : ndarray of shape (n_pairs,)
             Not squared.
         """
+        X, Y = self._check_rows("X", X), self._check_rows("Y", Y)
+        if X.shape != Y.shape:
+            raise ValueError(
+                f"X has {X.shape[0]} rows and Y has {Y.shape[0]}: pairs need as many of both."
+            )
         return self._norms(X - Y)
 
     def _norms(self, differences):
@@ -220,6 +237,8 @@ class MahalanobisMetric:
         distances : ndarray of shape (n_samples_X, n_samples_Y)
             Not squared.
         """
+        X = self._check_rows("X", X)
+        Y = None if Y is None else self._check_rows("Y", Y)
         if self.scale == 0 or not (sparse.issparse(X) or sparse.issparse(Y)):
             return euclidean_distances(self.transform(X), None if Y is None else self.transform(Y))
         # Sparse rows would be dense after `transform`; the low-rank part is small.

@@ -6,9 +6,7 @@ is absorbed in one place.
 
 from sklearn.base import _fit_context
 from sklearn.utils._param_validation import (
-    HasMethods,
     Interval,
-    InvalidParameterError,
     Options,
     StrOptions,
     validate_params,
@@ -39,9 +37,7 @@ def validate_data(estimator, X, **options):
 __all__ = [
     "HAS_CALLBACKS",
     "CallbackSupportMixin",
-    "HasMethods",
     "Interval",
-    "InvalidParameterError",
     "Options",
     "StrOptions",
     "_fit_context",

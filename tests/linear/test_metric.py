@@ -118,3 +118,16 @@ def test_bad_matrix(matrix, message):
 def test_vectors_of_the_wrong_length():
     with pytest.raises(ValueError, match="7 features"):
         random_metric()(np.zeros(3), np.zeros(3))
+
+
+def test_rows_as_lists_and_of_the_wrong_shape(X):
+    metric = random_metric()
+    np.testing.assert_allclose(metric.transform(X.tolist()), metric.transform(X))
+    np.testing.assert_allclose(metric.pairwise(X.tolist()), metric.pairwise(X), atol=1e-7)
+    for wrong in (X[:, :3], X[0]):
+        with pytest.raises(ValueError, match=r"X must have shape \(n_samples, 7\)"):
+            metric.transform(wrong)
+        with pytest.raises(ValueError, match=r"Y must have shape \(n_samples, 7\)"):
+            metric.pair_distance(X, wrong)
+    with pytest.raises(ValueError, match="X has 12 rows and Y has 5"):
+        metric.pair_distance(X, X[:5])
