@@ -12,25 +12,29 @@ from typing import TYPE_CHECKING
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from . import constraints, datasets, linear, metrics, plot, utils
+    from . import constraints, datasets, linear, metrics, plot, ranking, utils
     from .linear import DITMLTransformer, GMMLTransformer
+    from .ranking import LocalGMMLRanker
 
 # Where each public estimator lives.
 _ESTIMATORS = {
     "DITMLTransformer": "linear",
     "GMMLTransformer": "linear",
+    "LocalGMMLRanker": "ranking",
 }
-_SUBPACKAGES = ("constraints", "datasets", "linear", "metrics", "plot", "utils")
+_SUBPACKAGES = ("constraints", "datasets", "linear", "metrics", "plot", "ranking", "utils")
 
 __all__ = [
     "DITMLTransformer",
     "GMMLTransformer",
+    "LocalGMMLRanker",
     "__version__",
     "constraints",
     "datasets",
     "linear",
     "metrics",
     "plot",
+    "ranking",
     "utils",
 ]
 

@@ -1,6 +1,10 @@
-"""Pictures of metrics and embeddings, as scikit-learn Display classes (needs matplotlib)."""
+"""Pictures of metrics, embeddings and rankings, as scikit-learn Display classes.
+
+They need matplotlib.
+"""
 
 from ._embedding import EmbeddingDisplay
 from ._matrix import MetricMatrixDisplay
+from ._ranking import RankingDisplay
 
-__all__ = ["EmbeddingDisplay", "MetricMatrixDisplay"]
+__all__ = ["EmbeddingDisplay", "MetricMatrixDisplay", "RankingDisplay"]

@@ -4,8 +4,10 @@ from scipy import sparse
 from sklearn.datasets import load_wine
 from sklearn.exceptions import NotFittedError
 
-from skdml import GMMLTransformer
-from skdml.plot import EmbeddingDisplay, MetricMatrixDisplay
+from skdml import GMMLTransformer, LocalGMMLRanker
+from skdml.datasets import make_ranking
+from skdml.metrics import mean_ndcg
+from skdml.plot import EmbeddingDisplay, MetricMatrixDisplay, RankingDisplay
 
 matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("Agg")
@@ -80,3 +82,33 @@ def test_high_dimension_draws_the_spectrum_alone():
     display = MetricMatrixDisplay.from_estimator(model)
     assert len(display.axes_) == 1
     assert "in the other 481 dimensions" in display.axes_[0].get_legend().get_texts()[1].get_text()
+
+
+def test_ranking_draws_both_rankings_and_their_difference():
+    y, qid = np.array([1, 0, 0, 1, 0, 0]), np.array([1, 1, 2, 2, 3, 3])
+    good, bad = y.astype(float), -y.astype(float)
+    display = RankingDisplay.from_predictions(y, good, qid, other=bad, name="good")
+    curves, differences = display.axes_
+    np.testing.assert_allclose(curves.lines[0].get_ydata(), [1, 1])
+    np.testing.assert_allclose(curves.lines[1].get_ydata(), [1 / np.log2(3)] * 2)
+    assert curves.get_legend().get_texts()[0].get_text() == "good, mean 1.000"
+    assert [bar.get_height() for bar in differences.patches] == pytest.approx(
+        [1 - 1 / np.log2(3)] * 2
+    )
+    assert differences.get_title() == "good better in 2, worse in 0"
+
+
+def test_ranking_of_an_estimator_is_that_of_its_scores():
+    X, y, qid = make_ranking(n_queries=12, n_features=4, random_state=0)
+    ranker = LocalGMMLRanker(n_metrics=1, max_epochs=2, random_state=0).fit(X, y, qid=qid)
+    display = RankingDisplay.from_estimator(ranker, X, y, qid, other=X[:, 0], k=None)
+    assert display.names == ("LocalGMMLRanker", "other")
+    assert display.ndcg.mean() == pytest.approx(
+        mean_ndcg(y, ranker.predict(X, qid=qid), qid, k=None)
+    )
+    assert display.axes_[0].get_ylabel() == "NDCG"
+
+
+def test_ranking_without_a_relevant_document_is_an_error():
+    with pytest.raises(ValueError, match="y: no query has a relevant document"):
+        RankingDisplay.from_predictions([0, 0], [1, 2], other=[2, 1])

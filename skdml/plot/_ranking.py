@@ -1,0 +1,168 @@
+"""Two rankings of the same documents, compared query by query."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..metrics import ndcg_by_query
+from ._style import COLORS, check_axes
+
+
+class RankingDisplay:
+    """NDCG by query: two rankings side by side, and where each is better.
+
+    The left panel shows the NDCG of all queries, sorted, for either ranking; the right panel the
+    difference of each query, from the greatest gain to the greatest loss. Queries without a
+    relevant document are left out.
+
+    Parameters
+    ----------
+    ndcg : ndarray of shape (n_queries,)
+        NDCG of each query.
+    other_ndcg : ndarray of shape (n_queries,)
+        NDCG of the same queries in the other ranking.
+    names : tuple of two str
+        What the two are called.
+    k : int or None
+        The number of ranks that count in NDCG.
+
+    Attributes
+    ----------
+    axes_ : ndarray of matplotlib Axes
+        The two panels.
+    figure_ : matplotlib Figure
+        The figure around them.
+
+    Examples
+    --------
+    >>> from skdml import LocalGMMLRanker
+    >>> from skdml.datasets import make_ranking
+    >>> from skdml.plot import RankingDisplay
+    >>> X, y, qid = make_ranking(n_queries=40, n_features=5, random_state=0)
+    >>> ranker = LocalGMMLRanker(n_metrics=2, max_epochs=5, random_state=0).fit(X, y, qid=qid)
+    >>> display = RankingDisplay.from_estimator(ranker, X, y, qid, other=X[:, 0])
+    >>> len(display.axes_)
+    2
+    """
+
+    def __init__(self, ndcg, other_ndcg, names=("ranking", "other"), k=10):
+        self.ndcg = ndcg
+        self.other_ndcg = other_ndcg
+        self.names = names
+        self.k = k
+
+    @classmethod
+    def from_estimator(
+        cls, estimator, X, y, qid=None, *, other, other_name="other", name=None, k=10, ax=None
+    ):
+        """Compare a fitted ranker with another ranking.
+
+        Parameters
+        ----------
+        estimator : estimator
+            Fitted; its `predict` takes `qid`.
+        X : array-like of shape (n_documents, n_features)
+            The documents.
+        y : array-like of shape (n_documents,)
+            Their relevance.
+        qid : array-like of shape (n_documents,), default=None
+            Their queries.
+        other : array-like of shape (n_documents,)
+            Scores of the other ranking.
+        other_name : str, default="other"
+            What the other ranking is called.
+        name : str, default=None
+            What the estimator is called; None takes the name of its class.
+        k : int or None, default=10
+            The number of ranks that count.
+        ax : sequence of matplotlib Axes, default=None
+            Where to draw; None makes a figure.
+
+        Returns
+        -------
+        display : RankingDisplay
+            The drawn display.
+        """
+        name = type(estimator).__name__ if name is None else name
+        scores = estimator.predict(X, qid=qid)
+        return cls.from_predictions(
+            y, scores, qid, other=other, other_name=other_name, name=name, k=k, ax=ax
+        )
+
+    @classmethod
+    def from_predictions(
+        cls, y, scores, qid=None, *, other, other_name="other", name="ranking", k=10, ax=None
+    ):
+        """Compare two rankings given as scores.
+
+        Parameters
+        ----------
+        y : array-like of shape (n_documents,)
+            The relevance of the documents.
+        scores : array-like of shape (n_documents,)
+            Scores of the ranking, the higher the better.
+        qid : array-like of shape (n_documents,), default=None
+            Their queries.
+        other : array-like of shape (n_documents,)
+            Scores of the other ranking.
+        other_name, name : str
+            What the two are called.
+        k : int or None, default=10
+            The number of ranks that count.
+        ax : sequence of matplotlib Axes, default=None
+            Where to draw; None makes a figure.
+
+        Returns
+        -------
+        display : RankingDisplay
+            The drawn display.
+        """
+        ndcg, other_ndcg = (ndcg_by_query(y, s, qid, k)[1] for s in (scores, other))
+        counted = ~np.isnan(ndcg)
+        if not counted.any():
+            raise ValueError("y: no query has a relevant document, so there is nothing to draw.")
+        return cls(ndcg[counted], other_ndcg[counted], (name, other_name), k).plot(ax=ax)
+
+    def plot(self, ax=None):
+        """Draw the panels.
+
+        Parameters
+        ----------
+        ax : sequence of matplotlib Axes, default=None
+            Two axes; None makes a figure.
+
+        Returns
+        -------
+        display : RankingDisplay
+            Itself.
+        """
+        self.figure_, self.axes_ = check_axes(ax, 2, type(self).__name__, figsize=(7.4, 3.2))
+        measure = "NDCG" if self.k is None else f"NDCG@{self.k}"
+        self._plot_curves(self.axes_[0], measure)
+        self._plot_differences(self.axes_[1], measure)
+        return self
+
+    def _plot_curves(self, axes, measure):
+        share = np.linspace(0, 100, len(self.ndcg))
+        for values, name, color, style in zip(
+            (self.ndcg, self.other_ndcg), self.names, COLORS, ("-", "--"), strict=False
+        ):
+            label = f"{name}, mean {values.mean():.3f}"
+            axes.plot(share, np.sort(values)[::-1], style, color=color, label=label)
+        axes.set(title="all queries", xlabel="% of queries, best first", ylabel=measure)
+        axes.set_ylim(-0.02, 1.02)
+        axes.legend(frameon=False, fontsize=8, loc="lower left")
+
+    def _plot_differences(self, axes, measure):
+        difference = np.sort(self.ndcg - self.other_ndcg)[::-1]
+        better, worse = np.sum(difference > 0), np.sum(difference < 0)
+        colors = np.where(difference > 0, COLORS[0], COLORS[1])
+        axes.bar(np.arange(len(difference)), difference, width=1.0, color=colors)
+        axes.axhline(0, color="black", lw=0.8)
+        axes.set(
+            title=f"{self.names[0]} better in {better}, worse in {worse}",
+            xlabel="query",
+            ylabel=f"difference in {measure}",
+        )
+        axes.title.set_fontsize(10)
+        axes.xaxis.get_major_locator().set_params(integer=True)

@@ -1,0 +1,90 @@
+"""The demo of LocalGMMLRanker."""
+
+from __future__ import annotations
+
+import numpy as np
+from sklearn.datasets import load_digits
+from sklearn.metrics import pairwise_distances
+
+from .._demo._rows import DemoRow
+from .._demo._runner import Stopwatch
+from ..datasets import make_ranking
+from ..metrics import mean_average_precision, mean_ndcg
+from ..plot import RankingDisplay
+from ._local_gmml import LocalGMMLRanker
+
+
+def demo(verbose=0):
+    """Yield the rows of LocalGMMLRanker."""
+    yield _search_row(verbose)
+    yield _example_row(verbose)
+
+
+def _search_row(verbose):
+    X, y, qid = make_ranking(n_queries=300, n_features=20, n_centers=3, random_state=0)
+    X = np.hstack([X, np.random.default_rng(0).standard_normal((len(X), 20))])
+    train, test = qid < 200, qid >= 200
+    model = LocalGMMLRanker(normalize=None, random_state=0, verbose=verbose)
+    with Stopwatch() as watch:
+        model.fit(X[train], y[train], qid=qid[train])
+    quality = [
+        mean_ndcg(y[train], sign * column, qid[train]) for column in X[train].T for sign in (1, -1)
+    ]
+    best = int(np.argmax(quality))
+    baseline = (1, -1)[best % 2] * X[test, best // 2]
+    scores = model.predict(X[test], qid=qid[test])
+    display = RankingDisplay.from_predictions(
+        y[test],
+        scores,
+        qid[test],
+        other=baseline,
+        name="learned",
+        other_name="best feature",
+    )
+    return DemoRow(
+        estimator="LocalGMMLRanker",
+        task="100 unseen queries, 40 features",
+        measure="NDCG@10",
+        baseline=mean_ndcg(y[test], baseline, qid[test]),
+        learned=mean_ndcg(y[test], scores, qid[test]),
+        baseline_name="best single feature",
+        seconds=watch.seconds,
+        explanation="Relevant documents are near one of three ideal documents, each with a notion "
+        "of near of its own; half of the features say nothing. The ideal documents and their "
+        "metrics are learned from other queries.",
+        figures=[("NDCG@10 of the test queries.", display.figure_)],
+    )
+
+
+def _example_row(verbose):
+    X, y = load_digits(return_X_y=True)
+    rng = np.random.default_rng(0)
+    X = np.hstack([X, rng.normal(scale=6, size=(len(X), 30))])
+    order = rng.permutation(len(X))
+    queries, rest = order[:200], order[200:]
+    candidates = np.array([rng.choice(rest, 60, replace=False) for _ in queries])
+    relevance = (y[candidates] == y[queries, None]).astype(int)
+    qid = np.repeat(np.arange(len(queries)), candidates.shape[1])
+    rows, grades = candidates.ravel(), relevance.ravel()
+    examples = np.repeat(queries, candidates.shape[1])
+    train, test = qid < 100, qid >= 100
+    model = LocalGMMLRanker(n_metrics=4, normalize=None, random_state=0, verbose=verbose)
+    with Stopwatch() as watch:
+        model.fit(X[rows[train]], grades[train], qid=qid[train])
+    scores = model.predict(X[rows[test]], qid=qid[test], query=X[examples[test]])
+    plain = -np.concatenate(
+        [
+            pairwise_distances(X[[q]], X[c])[0]
+            for q, c in zip(queries[100:], candidates[100:], strict=True)
+        ]
+    )
+    return DemoRow(
+        estimator="LocalGMMLRanker",
+        task="digits by example, 30 columns of noise",
+        measure="mean average precision",
+        baseline=mean_average_precision(grades[test], plain, qid[test]),
+        learned=mean_average_precision(grades[test], scores, qid[test]),
+        seconds=watch.seconds,
+        explanation="The query is itself a digit, given at prediction time, and takes the place of "
+        "the ideal documents. The local metrics learned from other queries say what is near.",
+    )

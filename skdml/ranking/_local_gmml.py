@@ -1,0 +1,511 @@
+"""LocalGMMLRanker: learning to rank by distances to learned ideal documents."""
+
+from __future__ import annotations
+
+import re
+from numbers import Integral, Real
+
+import numpy as np
+from scipy.linalg import LinAlgError
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_array, check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from .._parallel import find_client, limit_threads, make_shards
+from ..metrics import mean_ndcg, ndcg_by_query
+from ..metrics._validation import check_numbers
+from ..utils._fit import FitProgress, fit_method
+from ..utils._sklearn import CallbackSupportMixin, Interval, StrOptions, validate_data
+from ._local_gmml_solver import build_model, fit_query_weights, train
+from ._local_metrics import choose_rank, draw_groups, learn_local_metric
+from ._queries import Candidates, Queries, column_scale, group_rows, make_features
+from ._training import sort_queries
+
+# Held out to choose the epoch where no validation queries are given.
+_HELD_OUT = 0.2
+_MIN_HELD_OUT = 2
+_PATIENCE = 10
+# Training queries whose weights an unseen query takes.
+_NEIGHBOURS = 10
+# Rows that are scored at a time, in whole queries.
+_CHUNK = 2_000
+
+
+class LocalGMMLRanker(CallbackSupportMixin, BaseEstimator):
+    r"""Rank documents by distances to learned ideal documents, each in a metric of its own.
+
+    A document is relevant if it is near an "ideal candidate document" and far from an anti-ideal
+    one. Each of these has a local metric, learned in closed form (GMML) from a group of queries
+    whose relevant documents are alike. The ideal documents themselves, their weights and widths
+    are then learned to put the documents of every query into the right order:
+
+    .. math:: f(p) = \log \sum_r \Phi_r e^{-\rho_r \|p - p_r\|^2_{M_r}}
+              - \log \sum_r \bar\Phi_r e^{-\bar\rho_r \|p - \bar p_r\|^2_{\bar M_r}}
+
+    Read more in the :ref:`user guide <ranking>`.
+
+    Parameters
+    ----------
+    n_metrics : int, default=8
+        The number of local metrics, each with an ideal document, and of as many anti-ideal ones.
+    kernel : {"gaussian", "thesis"}, default="gaussian"
+        How distances become a score: as above, or as in equation 4.12 of the thesis [1]_, which
+        is not monotone in the distance and kept for comparison.
+    loss : {"lambda", "warp"}, default="lambda"
+        "lambda" is a pairwise logistic loss with pairs weighted by what a swap would change in
+        NDCG; "warp" draws violators of a margin and weights them by their estimated rank.
+    normalize : {"query", "column", "both"} or None, default="query"
+        "query" replaces each feature by its z-score and its rank among the documents of the
+        query, "column" divides it by its norm over the training documents, "both" gives the
+        ranker all three, None leaves it alone.
+    learn_anchors : bool, default=True
+        Whether the ideal documents are learned; otherwise they stay at the document of their
+        group that ranks it best.
+    learn_metrics : bool, default=False
+        Whether the local metrics are learned further, beyond their closed form.
+    query_weights : {"shared", "per-query", "neighbours"}, default="shared"
+        "shared" has one weight per ideal document. "per-query" refines them for each training
+        query, which helps when it is asked again; "neighbours" also gives an unseen query the
+        mean weights of the training queries whose documents are most like its own.
+    reg : float, default=0.01
+        How strongly the local metrics are drawn towards the identity, in units of the mean
+        squared difference of a feature.
+    max_epochs : int, default=60
+        Passes over the training queries at most.
+    early_stopping : bool, default=True
+        Stop when the loss on held-out queries has not fallen for 10 epochs, and keep the best
+        epoch. The queries are `X_val` if given to `fit`, else a fifth of the training queries. With
+        fewer than 10 queries none is held out.
+    n_jobs : int, default=None
+        Workers that learn local metrics, as in joblib. Under joblib's "dask" backend, or with
+        dask arrays and an active client, the cluster does it, whole queries per task.
+    random_state : int, RandomState instance or None, default=None
+        Seeds groups, held-out queries, batches and violators.
+    verbose : int, default=0
+        1 shows a progress bar on a terminal and tells how many queries teach nothing.
+
+    Attributes
+    ----------
+    anchors_ : ndarray of shape (n_anchors, n_normalized_features)
+        The ideal documents, then the anti-ideal ones, as normalised features.
+    metrics_ : list of MahalanobisMetric
+        Their metrics, a scaled identity plus low rank unless `learn_metrics`.
+    weights_ : ndarray of shape (n_anchors,)
+        Phi, shared by all queries.
+    widths_ : ndarray of shape (n_anchors,)
+        rho.
+    query_weights_ : dict
+        Phi of each training query; empty if `query_weights` is "shared".
+    history_ : list of dict
+        Epoch, loss and, if queries were held out, their loss and their NDCG at 10.
+    n_features_in_ : int
+        Number of features seen during `fit`.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of features seen during `fit`, where X has such names.
+
+    See Also
+    --------
+    skdml.metrics.mean_ndcg : The measure that `score` returns.
+    GMMLTransformer : One metric for the whole space, in closed form.
+
+    Notes
+    -----
+    Only the order of the scores within a query has a meaning. Documents of equal score keep the
+    order of the input in all measures of :mod:`skdml.metrics`.
+
+    References
+    ----------
+    .. [1] Su, Y., PhD thesis on distributed distance learning, chapter 4, which extends
+       Y. Su, I. King, M. Lyu. "Learning to Rank Using Localized Geometric Mean Metrics",
+       SIGIR 2017.
+
+    Examples
+    --------
+    >>> from skdml import LocalGMMLRanker
+    >>> from skdml.datasets import make_ranking
+    >>> X, y, qid = make_ranking(n_queries=60, n_documents=20, n_features=10, n_centers=1,
+    ...                          random_state=0)
+    >>> train, test = qid < 40, qid >= 40
+    >>> ranker = LocalGMMLRanker(random_state=0).fit(X[train], y[train], qid=qid[train])
+    >>> ranker.score(X[test], y[test], qid=qid[test]) > 0.7
+    True
+    """
+
+    _parameter_constraints: dict = {
+        "n_metrics": [Interval(Integral, 1, None, closed="left")],
+        "kernel": [StrOptions({"gaussian", "thesis"})],
+        "loss": [StrOptions({"lambda", "warp"})],
+        "normalize": [StrOptions({"query", "column", "both"}), None],
+        "learn_anchors": ["boolean"],
+        "learn_metrics": ["boolean"],
+        "query_weights": [StrOptions({"shared", "per-query", "neighbours"})],
+        "reg": [Interval(Real, 0, None, closed="left")],
+        "max_epochs": [Interval(Integral, 1, None, closed="left")],
+        "early_stopping": ["boolean"],
+        "n_jobs": [Integral, None],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+    }
+
+    def __init__(
+        self,
+        n_metrics=8,
+        kernel="gaussian",
+        loss="lambda",
+        normalize="query",
+        learn_anchors=True,
+        learn_metrics=False,
+        query_weights="shared",
+        reg=0.01,
+        max_epochs=60,
+        early_stopping=True,
+        n_jobs=None,
+        random_state=None,
+        verbose=0,
+    ):
+        self.n_metrics = n_metrics
+        self.kernel = kernel
+        self.loss = loss
+        self.normalize = normalize
+        self.learn_anchors = learn_anchors
+        self.learn_metrics = learn_metrics
+        self.query_weights = query_weights
+        self.reg = reg
+        self.max_epochs = max_epochs
+        self.early_stopping = early_stopping
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        tags.target_tags.positive_only = True
+        return tags
+
+    @fit_method
+    def fit(self, X, y, qid=None, *, X_val=None, y_val=None, qid_val=None):
+        """Learn to rank from graded documents.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_documents, n_features)
+            The documents. A dask array is gathered: its chunks may split a query.
+        y : array-like of shape (n_documents,)
+            Their relevance, 0 or above; the grades need not be integers.
+        qid : array-like of shape (n_documents,), default=None
+            The query of each document, numbers or strings. The documents of a query need not be
+            adjacent. None means that there is one query.
+        X_val, y_val, qid_val : array-like, default=None
+            Documents of other queries, for `early_stopping`.
+
+        Returns
+        -------
+        self : LocalGMMLRanker
+            The fitted estimator.
+        """
+        client = find_client(None, X)
+        X, y, queries = self._check_documents(X, y, qid, reset=True)
+        given = None
+        if X_val is not None:
+            given = self._check_documents(X_val, y_val, qid_val, suffix="_val")
+        elif y_val is not None or qid_val is not None:
+            raise ValueError("y_val or qid_val was given without X_val: pass all of them.")
+        rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
+        self._scale = column_scale(X) if self.normalize in ("column", "both") else None
+        self._unit = 1.0
+        features = self._features(X, queries)
+        # Without qid, there is one query, and documents to be scored belong to it.
+        self._candidates = Candidates(X) if qid is None else None
+        self._unit = self._choose_unit(features, queries)
+        ranked, used = sort_queries(features * self._unit, y[queries.order], queries)
+        if ranked.n_queries == 0:
+            raise ValueError(
+                "y: no query has documents of different relevance, so there is no order to learn."
+            )
+        if self.verbose and len(used) < len(queries.ids):
+            print(
+                f"LocalGMMLRanker: {len(queries.ids) - len(used)} of {len(queries.ids)} queries "
+                "have a single grade of relevance and teach nothing."
+            )
+        training, validation = self._split(ranked, given, rng)
+        with (
+            FitProgress(self, total=self.max_epochs, X=X, y=y, description="epoch") as progress,
+            limit_threads(1),  # the matrices are small
+        ):
+            model = self._build(training, rng, client)
+            model, self.history_ = self._train(model, training, validation, rng, progress)
+            self._refine(model, ranked, X, queries, used, qid is None, rng)
+        self._model = model
+        self.anchors_ = model.anchors
+        self.metrics_ = model.metrics()
+        self.weights_ = self._phi(model.weights)
+        self.widths_ = np.logaddexp(0, model.widths)
+        return self
+
+    def _check_documents(self, X, y, qid, reset=False, suffix=""):
+        name = type(self).__name__
+        if y is None:
+            raise ValueError(
+                f"{name} requires y{suffix} to be passed, but the target y is None. Pass the "
+                f"relevance of each document."
+            )
+        try:
+            # one document has no order
+            X = validate_data(
+                self, X, dtype=np.float64, reset=reset, ensure_min_samples=2 if reset else 1
+            )
+        except ValueError as error:
+            if not suffix:
+                raise
+            raise ValueError(re.sub(r"\bX\b", f"X{suffix}", str(error))) from error
+        y = np.asarray(y)
+        if y.ndim == 2 and y.shape[1] == 1:
+            y = y[:, 0]
+        y = check_numbers(y, f"y{suffix}", len(X))
+        if (y < 0).any():
+            raise ValueError(
+                f"y{suffix} must not be negative: 0 is the grade of an irrelevant document."
+            )
+        return X, y, group_rows(qid, len(X), f"qid{suffix}")
+
+    def _features(self, X, queries):
+        """Return the documents as the model sees them, in the order of `queries.order`."""
+        return make_features(X, queries, self.normalize, self._scale) * self._unit
+
+    def _place(self, X, candidates):
+        return candidates.place(X, self.normalize, self._scale) * self._unit
+
+    def _choose_unit(self, features, queries):
+        """Return a factor that makes distances comparable: to the thesis's, or of order one."""
+        if self.kernel == "thesis":
+            # Columns are divided by their 2-norm there, here by their root mean square.
+            return 1 / np.sqrt(len(features)) if self.normalize == "column" else 1.0
+        means = np.add.reduceat(features, queries.starts[:-1]) / queries.sizes[:, None]
+        centred = features - np.repeat(means, queries.sizes, axis=0)
+        largest = np.abs(centred).max()
+        if largest == 0:
+            return 1.0
+        return 1 / (largest * np.sqrt(np.mean(np.sum((centred / largest) ** 2, axis=1))))
+
+    def _split(self, ranked, given, rng):
+        """Return the queries to train on, and those to choose the epoch by, or None."""
+        if not self.early_stopping:
+            return ranked, None
+        if given is not None:
+            X, y, queries = given
+            validation, _ = sort_queries(self._features(X, queries), y[queries.order], queries)
+            if validation.n_queries == 0:
+                raise ValueError(
+                    "y_val: no query has documents of different relevance, so early_stopping has "
+                    "nothing to go by."
+                )
+            return ranked, validation
+        n_held_out = int(_HELD_OUT * ranked.n_queries)
+        if n_held_out < _MIN_HELD_OUT:
+            return ranked, None
+        shuffled = rng.permutation(ranked.n_queries)
+        held_out, rest = shuffled[:n_held_out], shuffled[n_held_out:]
+        return ranked.take(np.sort(rest)), ranked.take(np.sort(held_out))
+
+    def _build(self, training, rng, client):
+        """Learn the local metrics, in parallel."""
+        kinds = [False] if self.kernel == "thesis" else [False, True]  # with anti-ideal documents
+        groups = [group for _ in kinds for group in draw_groups(training, self.n_metrics, rng)]
+        blocks = [training.take(group) for group in groups]
+        own = [
+            (bool(anti), int(seed))
+            for anti, seed in zip(
+                np.repeat(kinds, self.n_metrics), rng.integers(2**31, size=len(groups)), strict=True
+            )
+        ]
+        with make_shards(blocks, n_jobs=self.n_jobs, client=client) as shards:
+            try:
+                rank = choose_rank(self.n_metrics)
+                found = shards.map(_learn_local_metric, self.reg, rank, each=own)
+            except LinAlgError:
+                raise ValueError(
+                    f"reg={self.reg} is too small to learn local metrics from these documents: "
+                    "some features do not vary among relevant ones. Raise reg."
+                ) from None
+        return build_model(self.kernel, found, self.n_metrics, self.learn_metrics)
+
+    def _train(self, model, training, validation, rng, progress):
+        learned = ["anchors"] if self.learn_anchors else []
+        learned += ["factors"] if self.learn_metrics else []
+        learned += ["widths"] if self.kernel == "gaussian" else []
+        if not (self.kernel == "thesis" and self.query_weights == "per-query"):
+            learned.append("weights")  # the thesis has none that queries share
+        if not learned:
+            return model, []
+        return train(
+            model,
+            training,
+            validation,
+            tuple(learned),
+            self.loss,
+            self.max_epochs,
+            _PATIENCE,
+            rng,
+            lambda epoch, **figures: progress.step(**figures),
+        )
+
+    def _refine(self, model, ranked, X, queries, used, unnamed, rng):
+        """Learn the weights of single queries."""
+        self.query_weights_ = {}
+        if self.query_weights == "shared":
+            return
+        weights = fit_query_weights(model, ranked, self.loss, self.max_epochs, rng)
+        # Without qid, the one query of predict is that of fit.
+        ids = [None] if unnamed else queries.ids[used].tolist()
+        self._own_weights = dict(zip(ids, weights, strict=True))
+        self.query_weights_ = {name: self._phi(own) for name, own in self._own_weights.items()}
+        if self.query_weights == "neighbours":
+            self._neighbour_scale = column_scale(X)
+            self._centres = np.array([X[queries.rows(q)].mean(axis=0) for q in used])
+
+    def _phi(self, weights):
+        return weights if self.kernel == "thesis" else np.exp(weights)
+
+    def predict(self, X, qid=None, query=None):
+        """Score documents; the higher, the more relevant to their query.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_documents, n_features)
+            The documents.
+        qid : array-like of shape (n_documents,), default=None
+            The query of each document. None means that there is one query: that of `fit`, if
+            `fit` had no qid either, and the documents are then seen beside those of `fit`.
+        query : array-like of shape (1, n_features) or (n_documents, n_features), default=None
+            The query itself as a document, one for all or one for each document: query by
+            example. It then takes the place of the ideal documents, and the local metrics count
+            as much as their ideal documents are near to it.
+
+        Returns
+        -------
+        scores : ndarray of shape (n_documents,)
+            Only their order within a query has a meaning.
+        """
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=np.float64, reset=False)
+        queries = group_rows(qid, len(X)).by_size()
+        examples = self._check_examples(query, len(X))
+        scores = np.empty(len(X))
+        with limit_threads(1):
+            for chunk in _chunks(queries):
+                scores[chunk.order] = self._score_chunk(X, chunk, qid is None, examples)
+        return _without_rounding_errors(scores)
+
+    def _check_examples(self, query, n_rows):
+        if query is None:
+            return None
+        query = check_array(query, dtype=np.float64, input_name="query", ensure_2d=False)
+        if (
+            query.ndim != 2
+            or query.shape[1] != self.n_features_in_
+            or len(query) not in (1, n_rows)
+        ):
+            raise ValueError(
+                f"query has shape {query.shape}, expected (1, {self.n_features_in_}) or "
+                f"({n_rows}, {self.n_features_in_}): one row for all documents or one for each."
+            )
+        return np.broadcast_to(query, (n_rows, query.shape[1]))
+
+    def _score_chunk(self, X, chunk, unnamed, examples):
+        """Return the scores of whole queries, in the order of `chunk.order`."""
+        known = self._candidates if unnamed else None
+        features = self._features(X, chunk) if known is None else self._place(X[chunk.order], known)
+        if examples is not None:
+            placed = [
+                self._place(examples[rows], known or Candidates(X[rows]))
+                for rows in map(chunk.rows, range(len(chunk.ids)))
+            ]
+            return self._model.scores_by_example(features, np.concatenate(placed))
+        weights = self._weights_of(X, chunk, unnamed)
+        return self._model.scores(features, weights=weights)
+
+    def _weights_of(self, X, queries, unnamed):
+        """Return the weights of each row, or None where all queries share theirs."""
+        if self.query_weights == "shared":
+            return None
+        ids = [None] if unnamed else queries.ids.tolist()
+        known = [self._own_weights.get(name) for name in ids]
+        own = np.array(
+            [
+                self._unseen_weights(X[queries.rows(number)]) if found is None else found
+                for number, found in enumerate(known)
+            ]
+        )
+        return np.repeat(own, queries.sizes, axis=0)
+
+    def _unseen_weights(self, documents):
+        if self.query_weights == "per-query":
+            return self._model.weights
+        difference = (self._centres - documents.mean(axis=0)) / self._neighbour_scale
+        nearest = np.argsort(np.sum(difference**2, axis=1), kind="stable")[:_NEIGHBOURS]
+        return np.mean([list(self._own_weights.values())[n] for n in nearest], axis=0)
+
+    def score(self, X, y, qid=None, sample_weight=None):
+        """Return the mean NDCG at 10 of the queries that have a relevant document.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_documents, n_features)
+            The documents.
+        y : array-like of shape (n_documents,)
+            Their relevance, 0 or above.
+        qid : array-like of shape (n_documents,), default=None
+            The query of each document. None means that there is one query.
+        sample_weight : array-like of shape (n_documents,), default=None
+            Weights of documents, >= 0; a query counts as the mean of its documents.
+
+        Returns
+        -------
+        ndcg : float
+            Between 0 and 1.
+        """
+        scores = self.predict(X, qid=qid)
+        if sample_weight is None:
+            return mean_ndcg(y, scores, qid)
+        weight = check_numbers(sample_weight, "sample_weight", len(scores))
+        if (weight < 0).any():
+            raise ValueError("sample_weight must not be negative.")
+        names, ndcg = ndcg_by_query(y, scores, qid)
+        codes = np.zeros(len(scores), int) if qid is None else np.searchsorted(names, qid)
+        weight = np.bincount(codes, weight) / np.bincount(codes)
+        counted = ~np.isnan(ndcg)
+        if not weight[counted].any():
+            raise ValueError(
+                "sample_weight is zero for every query that has a relevant document: there is "
+                "nothing to average."
+            )
+        return float(np.average(ndcg[counted], weights=weight[counted]))
+
+
+def _learn_local_metric(group, own, reg, rank):
+    anti, seed = own
+    return learn_local_metric(group, anti, seed, reg, rank)
+
+
+def _without_rounding_errors(scores):
+    """Return the scores on a grid: equal documents tie, wherever a matrix product had them.
+
+    The grid is relative to the score, from 1 upwards: one outlier does not coarsen the others.
+    """
+    grid = np.exp2(np.ceil(np.log2(np.maximum(np.abs(scores), 1.0))) - 36)
+    return np.round(scores / grid) * grid
+
+
+def _chunks(queries):
+    """Yield the queries in parts of some thousand rows."""
+    begin = 0
+    n_queries = len(queries.ids)
+    while begin < n_queries:
+        limit = queries.starts[begin] + _CHUNK
+        end = max(begin + 1, int(np.searchsorted(queries.starts, limit, side="right")) - 1)
+        starts = queries.starts[begin : end + 1]
+        yield Queries(
+            queries.ids[begin:end], queries.order[starts[0] : starts[-1]], starts - starts[0]
+        )
+        begin = end

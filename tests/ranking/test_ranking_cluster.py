@@ -1,0 +1,91 @@
+"""LocalGMMLRanker with several workers: threads, processes, and a dask cluster."""
+
+import joblib
+import numpy as np
+import pytest
+import sklearn
+from sklearn.model_selection import GridSearchCV, GroupKFold
+
+from skdml import LocalGMMLRanker
+from skdml.datasets import make_ranking
+
+pytestmark = pytest.mark.filterwarnings("error:::skdml")
+
+FITTED = ("anchors_", "weights_", "widths_")
+
+
+@pytest.fixture(scope="module")
+def data():
+    return make_ranking(60, 12, 5, n_centers=2, random_state=0)
+
+
+def make_ranker(**params):
+    return LocalGMMLRanker(**{"n_metrics": 3, "max_epochs": 4, "random_state": 0} | params)
+
+
+def assert_same(found, expected):
+    for name in FITTED:
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+    for one, other in zip(found.metrics_, expected.metrics_, strict=True):
+        np.testing.assert_array_equal(one.matrix(), other.matrix())
+    assert found.history_ == expected.history_
+
+
+@pytest.mark.parametrize("kernel", ["gaussian", "thesis"])
+def test_same_result_for_any_n_jobs(data, kernel):
+    expected = make_ranker(kernel=kernel).fit(*data)
+    for n_jobs in (1, 2, 5, -1):
+        assert_same(make_ranker(kernel=kernel, n_jobs=n_jobs).fit(*data), expected)
+
+
+def test_same_result_with_processes(data):
+    expected = make_ranker().fit(*data)
+    with joblib.parallel_config(backend="loky", n_jobs=2):
+        assert_same(make_ranker().fit(*data), expected)
+
+
+def test_too_small_reg_is_named_wherever_the_work_runs(data):
+    X, y, qid = data
+    X = np.hstack([X, np.ones((len(X), 1))])
+    for backend in ("threading", "loky"):
+        with (
+            joblib.parallel_config(backend=backend, n_jobs=2),
+            pytest.raises(ValueError, match="Raise reg"),
+        ):
+            make_ranker(reg=0).fit(X, y, qid)
+
+
+def test_same_result_on_a_cluster(cluster_client, data):
+    expected = make_ranker().fit(*data)
+    with joblib.parallel_config(backend="dask"):
+        assert_same(make_ranker().fit(*data), expected)
+        with pytest.raises(ValueError, match="Raise reg"):
+            make_ranker(reg=0).fit(np.hstack([data[0], np.ones((len(data[0]), 1))]), *data[1:])
+
+
+def test_dask_arrays_whose_partitions_split_queries(cluster_client, data):
+    da = pytest.importorskip("dask.array")
+    X, y, qid = data
+    mixed = np.random.default_rng(0).permutation(len(X))
+    X, y, qid = X[mixed], y[mixed], qid[mixed]
+    expected = make_ranker().fit(X, y, qid)
+    lazy = [da.from_array(part, chunks=(50, *part.shape[1:])) for part in (X, y, qid)]
+    found = make_ranker().fit(*lazy)
+    assert_same(found, expected)
+    np.testing.assert_array_equal(found.predict(lazy[0], lazy[2]), expected.predict(X, qid))
+    assert found.score(*lazy) == expected.score(X, y, qid)
+    with joblib.parallel_config(backend="dask"):
+        assert_same(make_ranker().fit(*lazy), expected)
+    validation = dict(zip(("X_val", "y_val", "qid_val"), lazy, strict=True))
+    assert "ndcg" in make_ranker().fit(X, y, qid, **validation).history_[0]
+
+
+def test_grid_search_on_a_cluster(cluster_client, data):
+    X, y, qid = data
+    with sklearn.config_context(enable_metadata_routing=True):
+        ranker = make_ranker().set_fit_request(qid=True).set_score_request(qid=True)
+        search = GridSearchCV(ranker, {"n_metrics": [1, 2]}, cv=GroupKFold(2))
+        expected = search.fit(X, y, qid=qid, groups=qid).cv_results_["mean_test_score"]
+        with joblib.parallel_config(backend="dask"):
+            search.fit(X, y, qid=qid, groups=qid)
+        np.testing.assert_array_equal(search.cv_results_["mean_test_score"], expected)
