@@ -27,6 +27,7 @@ NORMALISED = tuple(f"{name} normalised" for name in (LIGHTGBM, XGBOOST))
 SUBSETS = ("train", "validation", "test")
 CUTOFF = 10
 TREES, PATIENCE = 500, 50
+SEEDS = (0, 1, 2, 3, 4)
 
 
 @dataclass
@@ -132,8 +133,8 @@ def fit_xgboost(train, validation, **parameters):
     )
 
 
-def fit_ranker(train, validation, **parameters):
-    model = LocalGMMLRanker(random_state=0, **parameters)
+def fit_ranker(train, validation, seed=0, **parameters):
+    model = LocalGMMLRanker(random_state=seed, **parameters)
     return model.fit(
         train.X,
         train.y,
@@ -183,6 +184,7 @@ class Method:
     grid: dict[str, list]
     needs_queries: bool = False
     prepare: Any = None
+    seeds: tuple[int, ...] = ()  # of a method whose fit draws at random
 
     def candidates(self, quick=False):
         """Return all combinations of the grid, or the first of them."""
@@ -215,7 +217,7 @@ THESIS_SETTINGS = {
     "normalize": "column",
 }
 METHODS = {
-    OURS: Method(fit_ranker, {}, needs_queries=True),
+    OURS: Method(fit_ranker, {}, needs_queries=True, seeds=SEEDS),
     LIGHTGBM: Method(
         fit_lightgbm,
         {
@@ -261,13 +263,13 @@ class Fitted:
     all_seconds: float
 
 
-def search(method, train, validation, quick=False):
+def search(method, train, validation, quick=False, **fixed):
     """Fit all candidates of a method and return the one that is best on the validation part."""
     best, start = None, time.perf_counter()
     for candidate in method.candidates(quick):
         with limited_threads(1):
             before = time.perf_counter()
-            model = method.fit(train, validation, **candidate)
+            model = method.fit(train, validation, **candidate, **fixed)
             seconds = time.perf_counter() - before
             scores = method.predict(model, validation)
         value = mean_ndcg(validation.y, scores, validation.qid, k=CUTOFF)

@@ -12,25 +12,29 @@ from typing import TYPE_CHECKING
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from . import constraints, datasets, linear, metrics, plot, ranking, utils
+    from . import constraints, datasets, deep, linear, metrics, plot, ranking, utils
+    from .deep import DeepMetricEmbedder
     from .linear import DITMLTransformer, GMMLTransformer
     from .ranking import LocalGMMLRanker
 
 # Where each public estimator lives.
 _ESTIMATORS = {
     "DITMLTransformer": "linear",
+    "DeepMetricEmbedder": "deep",
     "GMMLTransformer": "linear",
     "LocalGMMLRanker": "ranking",
 }
-_SUBPACKAGES = ("constraints", "datasets", "linear", "metrics", "plot", "ranking", "utils")
+_SUBPACKAGES = ("constraints", "datasets", "deep", "linear", "metrics", "plot", "ranking", "utils")
 
 __all__ = [
     "DITMLTransformer",
+    "DeepMetricEmbedder",
     "GMMLTransformer",
     "LocalGMMLRanker",
     "__version__",
     "constraints",
     "datasets",
+    "deep",
     "linear",
     "metrics",
     "plot",

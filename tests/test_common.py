@@ -14,7 +14,9 @@ from skdml.utils.estimator_checks import (
 )
 
 # Settings that make slow estimators quick enough to be fitted a hundred times.
-QUICK: dict[str, dict] = {}
+QUICK: dict[str, dict] = {
+    "DeepMetricEmbedder": {"max_epochs": 1, "embedding_dim": 8},
+}
 
 
 def instances_to_test():

@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from .._parallel import is_dask_array
 from ..constraints import check_pairs, make_pairs
+from ..utils._pairs import check_index_pairs
 from ..utils._sklearn import CallbackSupportMixin, Interval, StrOptions, validate_data
 
 
@@ -152,17 +153,7 @@ class LinearMetricLearner(
         check_is_fitted(self)
         if X is not None:
             X = self._check_rows(X)
-            pairs = np.asarray(pairs)
-            if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu":
-                raise ValueError(
-                    "with X, pairs must be row indices of shape (n_pairs, 2), got shape "
-                    f"{pairs.shape} and dtype {pairs.dtype}."
-                )
-            if len(pairs) and (pairs.min() < 0 or pairs.max() >= X.shape[0]):
-                raise ValueError(
-                    f"pairs names rows {pairs.min()} to {pairs.max()}, but X has {X.shape[0]} "
-                    f"samples (rows 0 to {X.shape[0] - 1})."
-                )
+            pairs = check_index_pairs(pairs, X.shape[0])
             return self.metric_.pair_distance(X[pairs[:, 0]], X[pairs[:, 1]])
         if sparse.issparse(pairs):
             raise TypeError("sparse pairs are given as index pairs: pair_distance(pairs, X=rows).")

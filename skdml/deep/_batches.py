@@ -1,0 +1,150 @@
+"""Batches of P classes with M samples each, and random changes of images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+# An epoch has at least so many batches: small data sets are gone through several times.
+MIN_BATCHES = 60
+
+
+class ClassBatches:
+    """Batches of some samples of each of some classes, drawn anew in every pass.
+
+    Every pass goes through the classes in random order, then again, until the samples of one
+    epoch are drawn. The samples of a class come in random order too and start over when they are
+    used up, so that rare classes take part as often as frequent ones. A class with one sample
+    gives that one, as a negative for the others.
+
+    Parameters
+    ----------
+    X : tensor of shape (n_samples, ...)
+        The samples.
+    y : tensor of shape (n_samples,)
+        Class numbers from 0.
+    classes_per_batch, samples_per_class : int
+        P and M.
+    rng : numpy Generator
+        Draws.
+    transform : callable, default=None
+        ``transform(X, y)`` changes a batch, such as `augment_affine`.
+    """
+
+    def __init__(
+        self,
+        X: torch.Tensor,
+        y: torch.Tensor,
+        classes_per_batch: int,
+        samples_per_class: int,
+        rng: np.random.Generator,
+        transform: Callable | None = None,
+    ):
+        self.X, self.y = X, y
+        labels = y.numpy()
+        order = np.argsort(labels, kind="stable")
+        counts = np.bincount(labels)
+        self._rows = np.split(order, np.cumsum(counts)[:-1])
+        self._classes_per_batch = min(classes_per_batch, len(counts))
+        self._samples_per_class = samples_per_class
+        self._rng = rng
+        self._transform = transform
+
+    def __len__(self) -> int:
+        batch = self._classes_per_batch * self._samples_per_class
+        return max(MIN_BATCHES, -(-len(self.X) // batch))
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        for rows in self.draw():
+            index = torch.from_numpy(rows)
+            batch = self.X[index], self.y[index]
+            yield self._transform(*batch) if self._transform is not None else batch
+
+    def draw(self) -> Iterator[np.ndarray]:
+        """Yield the rows of one batch after the other."""
+        queues = [_Shuffled(rows, self._rng) for rows in self._rows]
+        classes = _Shuffled(np.arange(len(queues)), self._rng)
+        for _ in range(len(self)):
+            chosen = classes.take(self._classes_per_batch)
+            yield np.concatenate(
+                [
+                    queues[label].take(min(self._samples_per_class, len(self._rows[label])))
+                    for label in chosen
+                ]
+            )
+
+
+class _Shuffled:
+    """An endless sequence of shuffled passes over some items, without repeats in one `take`."""
+
+    def __init__(self, items, rng):
+        self._items, self._rng = items, rng
+        self._left = items[:0]
+
+    def take(self, n_items):
+        if len(self._left) < n_items:
+            # what is left comes first, then others of a new pass
+            fresh = self._rng.permutation(self._items)
+            rest = fresh[~np.isin(fresh, self._left)]
+            self._left = np.concatenate([self._left, rest, fresh[np.isin(fresh, self._left)]])
+        taken, self._left = self._left[:n_items], self._left[n_items:]
+        return taken
+
+
+def augment_affine(X: torch.Tensor) -> torch.Tensor:
+    """Turn, scale, shear and shift images at random.
+
+    Parameters
+    ----------
+    X : tensor of shape (n_images, channels, height, width)
+        The images.
+
+    Returns
+    -------
+    X : tensor of the same shape
+        Each turned by up to 14 degrees, scaled by up to 15%, sheared by up to 0.2 and shifted by
+        up to a twentieth of its size; what comes in from outside is zero.
+    """
+    n_images = len(X)
+
+    def uniform(half_range, *shape):
+        return (2 * torch.rand(n_images, *shape) - 1) * half_range
+
+    angle, scale, shear = uniform(0.25), 1 + uniform(0.15), uniform(0.2)
+    maps = torch.zeros(n_images, 2, 3)
+    maps[:, 0, 0] = maps[:, 1, 1] = torch.cos(angle) * scale
+    maps[:, 0, 1] = -torch.sin(angle) * scale + shear
+    maps[:, 1, 0] = torch.sin(angle) * scale
+    maps[:, :, 2] = uniform(0.1, 2)
+    maps = maps.to(X.dtype)
+    grid = functional.affine_grid(maps, list(X.shape), align_corners=False)
+    return functional.grid_sample(X, grid, align_corners=False)
+
+
+def rotate_classes(X: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Turn the images of each class by a random multiple of 90 degrees: a new class for each turn.
+
+    Parameters
+    ----------
+    X : tensor of shape (n_images, channels, size, size)
+        Square images.
+    y : tensor of shape (n_images,)
+        Class numbers from 0.
+
+    Returns
+    -------
+    X : tensor of the same shape
+        The turned images.
+    y : tensor of shape (n_images,)
+        ``4 * y`` plus the number of quarter turns.
+    """
+    labels, position = torch.unique(y, return_inverse=True)
+    turns = torch.randint(4, (len(labels),))[position]
+    X = X.clone()
+    for turn in (1, 2, 3):
+        chosen = turns == turn
+        X[chosen] = torch.rot90(X[chosen], turn, (2, 3))
+    return X, 4 * y + turns

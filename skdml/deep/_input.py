@@ -1,0 +1,87 @@
+"""Checks of what deep learners are given."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+
+def flat_shape(n_features: int, input_shape: Any, module: Any) -> tuple[int, ...]:
+    """Return the shape of a sample that came as a row."""
+    if input_shape is None:
+        if module == "convnet":
+            raise ValueError(
+                "module='convnet' needs images: pass X of shape (n, channels, height, width), or "
+                f"input_shape to say what the {n_features} columns are."
+            )
+        return (n_features,)
+    shape = tuple(input_shape)
+    if math.prod(shape) != n_features:
+        raise ValueError(
+            f"input_shape={shape} has {math.prod(shape)} values, but X has {n_features} columns."
+        )
+    return shape
+
+
+def check_changes(sample_shape: tuple[int, ...], augment: Any, class_rotations: bool) -> None:
+    """Check that samples are images where images are to be changed."""
+    if len(sample_shape) != 3:
+        for name, value, wanted in (
+            ("augment", augment, isinstance(augment, str)),
+            ("class_rotations", class_rotations, class_rotations),
+        ):
+            if wanted:
+                raise ValueError(
+                    f"{name}={value!r} changes images: pass X of shape (n, channels, height, "
+                    "width), or input_shape."
+                )
+    elif class_rotations and sample_shape[1] != sample_shape[2]:
+        raise ValueError(f"class_rotations=True needs square images, got {sample_shape[1:]}.")
+
+
+def encode_labels(y: Any, n_samples: int, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the classes, sorted, and the number of each sample's class.
+
+    Parameters
+    ----------
+    y : array-like or None
+        Class labels.
+    n_samples : int
+        How many there should be.
+    name : str
+        The estimator, named in errors.
+
+    Returns
+    -------
+    classes : ndarray of shape (n_classes,)
+        The distinct labels.
+    codes : ndarray of shape (n_samples,)
+        Positions in `classes`.
+    """
+    if y is None:
+        raise ValueError(f"{name} requires y to be passed, but the target y is None.")
+    y = np.asarray(y)
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.shape != (n_samples,):
+        raise ValueError(
+            f"y has shape {y.shape} for {n_samples} samples of X: one class label per sample is "
+            "needed."
+        )
+    if y.dtype.kind == "f" and not np.isfinite(y).all():
+        raise ValueError("y contains NaN or infinity: every sample needs a class label.")
+    if y.dtype.kind in "iuf" and (y == -1).any():
+        raise ValueError(
+            f"y has -1 for {int(np.sum(y == -1))} samples, which stands for no label. {name} "
+            "learns from labelled samples: leave them out, or use SSDMLEmbedder."
+        )
+    classes, codes = np.unique(y, return_inverse=True)
+    if len(classes) < 2:
+        raise ValueError(
+            "y has only one class: at least two are needed to learn what is different."
+        )
+    if np.bincount(codes).max() < 2:
+        raise ValueError("y has no class with two samples: nothing tells what is similar.")
+    return classes, codes

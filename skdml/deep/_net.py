@@ -1,0 +1,138 @@
+"""The skorch net inside DeepMetricEmbedder: batches by class, a metric loss, and safe stops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from skorch import NeuralNet
+from skorch.callbacks import Callback
+from skorch.dataset import unpack_data
+from torch import nn
+from torch.nn import functional
+
+from ..metrics import recall_at_k
+from ._modules import check_embeddings
+
+# Rows of a forward pass without gradients, padded to whole multiples of a few.
+_CHUNK = 512
+_PAD = 64
+
+
+class Interrupted(BaseException):
+    """Ctrl-C, in a form that skorch does not swallow."""
+
+
+class NotFinite(RuntimeError):
+    """The loss of a batch was NaN or infinite."""
+
+    def __init__(self, epoch, batch):
+        super().__init__(f"the loss was not finite in epoch {epoch}, batch {batch}")
+        self.epoch, self.batch = epoch, batch
+
+
+class LossModule(nn.Module):
+    """Any loss of embeddings and labels, as the criterion that skorch expects."""
+
+    def __init__(self, loss):
+        super().__init__()
+        self.loss = loss
+
+    def forward(self, embeddings, labels):
+        return self.loss(embeddings, labels)
+
+
+class MetricNet(NeuralNet):
+    """A skorch net whose batches come from `make_batches`.
+
+    Parameters
+    ----------
+    *args, **kwargs
+        As in `skorch.NeuralNet`.
+    make_batches : callable
+        ``make_batches(dataset)`` returns the batches of a pass, an iterable with a length.
+    """
+
+    def __init__(self, *args, make_batches=None, **kwargs):
+        self.make_batches = make_batches
+        super().__init__(*args, **kwargs)
+
+    def get_iterator(self, dataset, training=False):
+        if training and self.make_batches is not None:
+            return self.make_batches(dataset)
+        return super().get_iterator(dataset, training)
+
+    def fit_loop(self, *args, **kwargs):
+        try:
+            return super().fit_loop(*args, **kwargs)
+        except KeyboardInterrupt as error:
+            if _is_stop_of_callback(error):
+                raise
+            raise Interrupted from None  # skorch would end quietly
+
+    def train_step_single(self, batch, **fit_params):
+        self._set_training(True)
+        X, y = unpack_data(batch)
+        embeddings = check_embeddings(self.infer(X, **fit_params), len(X), self.module_)
+        loss = self.get_loss(embeddings, y, X=X, training=True)
+        if not torch.isfinite(loss):
+            raise NotFinite(len(self.history), len(self.history[-1]["batches"]))
+        loss.backward()
+        return {"loss": loss, "y_pred": embeddings}
+
+
+def _is_stop_of_callback(error):
+    """Tell whether a callback raised it: skorch's way to end a training that is complete."""
+    frame = error.__traceback__
+    while frame.tb_next is not None:
+        frame = frame.tb_next
+    code, variables = frame.tb_frame.f_code, frame.tb_frame.f_locals
+    return code.co_name.startswith("on_") and isinstance(variables.get("self"), Callback)
+
+
+class EpochCallback(Callback):
+    """After each epoch: recall@1 on held-out samples, a copy of the weights, progress.
+
+    Parameters
+    ----------
+    progress : FitProgress
+        Told of each epoch.
+    validation : tuple (X, y) or None
+        Held-out samples.
+    """
+
+    def __init__(self, progress, validation):
+        self.progress = progress
+        self.validation = validation
+        self.good_weights: dict[str, torch.Tensor] | None = None
+
+    def on_epoch_end(self, net, **kwargs):
+        """Watch, keep and report."""
+        figures = {"loss": net.history[-1, "train_loss"]}
+        if self.validation is not None:
+            X, y = self.validation
+            recall = recall_at_k(embed(net.module_, X, net.device), y, k=1)
+            net.history.record("valid_recall", recall)
+            figures["recall"] = recall
+        weights = net.module_.state_dict()
+        if all(torch.isfinite(value).all() for value in weights.values()):
+            self.good_weights = {name: value.clone() for name, value in weights.items()}
+        if self.progress.step(**figures):
+            raise KeyboardInterrupt  # ends the training, as skorch has it
+
+
+def embed(module: Any, X: torch.Tensor, device: str = "cpu") -> np.ndarray:
+    """Return unit-length embeddings of samples, a part at a time, without gradients."""
+    module.eval()
+    parts = []
+    with torch.inference_mode():
+        for part in torch.split(X, _CHUNK):
+            # Whole blocks: a matrix product rounds the last rows of an odd number differently,
+            # and the embedding of a sample should not depend on what it comes with.
+            n_rows = len(part)
+            padding = part[:1].expand(-n_rows % _PAD, *part.shape[1:])
+            output = module(torch.cat([part, padding]).to(device))
+            output = check_embeddings(output, n_rows + len(padding), module)
+            parts.append(functional.normalize(output[:n_rows], dim=1).cpu().numpy())
+    return np.concatenate(parts)

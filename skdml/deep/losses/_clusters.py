@@ -1,0 +1,201 @@
+"""Losses of a whole clustering of the batch."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ._core import SparseWeights, check_batch, similarity_loss, unit_distances, unit_rows, zero_like
+
+
+def _x_log_x(counts):
+    return torch.xlogy(counts, counts)
+
+
+def nmi_distances(clusters: Tensor, codes: Tensor) -> Tensor:
+    """Return 1 - NMI of an assignment with the classes; NMI with the arithmetic mean."""
+    size = len(codes)
+    table = torch.zeros(
+        int(clusters.max()) + 1, int(codes.max()) + 1, dtype=torch.float64, device=codes.device
+    )
+    ones = torch.ones(size, dtype=torch.float64, device=codes.device)
+    table.index_put_((clusters, codes), ones, accumulate=True)
+    return 1 - _nmi(
+        _x_log_x(table).sum(), _x_log_x(table.sum(1)).sum(), _x_log_x(table.sum(0)).sum(), size
+    )
+
+
+def _nmi(cells, clusters, classes, size):
+    """Return the NMI from the sums of n log n over cells, clusters and classes."""
+    log_size = math.log(size)
+    mutual = (cells - clusters - classes) / size + log_size
+    entropies = 2 * log_size - (clusters + classes) / size
+    # Both entropies are zero: one cluster and one class, which agree.
+    return torch.where(
+        entropies > 1e-12, 2 * mutual / entropies.clamp_min(1e-12), torch.ones_like(mutual)
+    )
+
+
+class _Facilities:
+    """A clustering that grows by one medoid at a time, chosen to be the worst for the loss."""
+
+    def __init__(self, distances: Tensor, codes: Tensor):
+        self.distances, self.codes = distances, codes
+        size = len(codes)
+        self.one_hot = torch.nn.functional.one_hot(codes).to(distances.dtype)
+        self.nearest = distances.new_full((size,), math.inf)
+        self.clusters = torch.full_like(codes, -1)
+        self.medoids: list[int] = []
+        self.of_classes = _x_log_x(self.one_hot.sum(0)).sum()
+
+    def divergence_after(self, moves: Tensor) -> Tensor:
+        """Return 1 - NMI for every candidate, a row of `moves`: which rows it would take."""
+        size, own = len(self.codes), moves.to(self.distances.dtype)
+        new_cells = own @ self.one_hot
+        cells = _x_log_x(new_cells).sum(1)
+        clusters = _x_log_x(new_cells.sum(1))
+        if self.medoids:
+            # What stays in the cells and clusters that there are.
+            _, ids = (self.clusters * self.one_hot.shape[1] + self.codes).unique(
+                return_inverse=True
+            )
+            for groups, total in ((ids, cells), (self.clusters, clusters)):
+                stay = (1 - own) @ torch.nn.functional.one_hot(groups).to(own.dtype)
+                total += _x_log_x(stay).sum(1)
+        return 1 - _nmi(cells, clusters, self.of_classes, size)
+
+    def add_worst(self, weight: float) -> None:
+        """Add the medoid with the largest score, -sum of distances + weight (1 - NMI)."""
+        moves = (self.distances < self.nearest[:, None]).T
+        closest = torch.minimum(self.distances, self.nearest[:, None]).sum(0)
+        scores = weight * self.divergence_after(moves) - closest
+        scores[self.medoids] = -math.inf
+        medoid = int(scores.argmax())
+        taken = moves[medoid]
+        self.clusters[taken] = len(self.medoids)
+        self.nearest = torch.where(taken, self.distances[:, medoid], self.nearest)
+        self.medoids.append(medoid)
+
+
+def facility_location(embeddings: Tensor, labels: Tensor, *, nmi_weight: float = 1.0) -> Tensor:
+    r"""Compare the classes, each around its medoid, with the worst clustering of the batch.
+
+    .. math:: \frac{1}{B} \Big[\max_C \{F(C) + \gamma\,(1 - \mathrm{NMI}(C, y))\} -
+              \tilde F(y)\Big]_+
+
+    F(C) is minus the sum of distances to the nearest of as many medoids C as there are classes,
+    :math:`\tilde F(y)` the same with one medoid for each class that serves this class alone. The
+    medoids of C are chosen one by one, the best first.
+
+    Parameters
+    ----------
+    embeddings : Tensor of shape (batch, features)
+        Any length; they are scaled to unit vectors.
+    labels : Tensor of shape (batch,)
+        The classes, whole numbers.
+    nmi_weight : float
+        :math:`\gamma`, what a clustering scores for its disagreement with the classes.
+
+    Returns
+    -------
+    loss : Tensor
+        A scalar. The gradient takes medoids and clusters as they are.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skdml.deep.losses import facility_location
+    >>> embeddings = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.8, 0.6]])
+    >>> round(facility_location(embeddings, torch.tensor([0, 0, 1])).item(), 4)
+    0.4459
+    """
+    embeddings, labels = check_batch(embeddings, labels)
+    classes, codes = labels.unique(return_inverse=True)
+
+    def term(similarities, positive, negative):
+        rows = torch.arange(len(codes), device=codes.device)
+        if len(classes) < 2 or not bool(positive.any()):
+            return zero_like(similarities), SparseWeights(
+                rows[:0], rows[:0], similarities.new_zeros(0)
+            )
+        distances, slope = unit_distances(similarities)
+        distances.fill_diagonal_(0)
+        slope.fill_diagonal_(0)
+        # For each class the row with the smallest sum of distances to the rows of the class.
+        within = (distances * ~negative).sum(1)
+        smallest = within.new_full((len(classes),), math.inf)
+        smallest.scatter_reduce_(0, codes, within, "amin")
+        own = torch.empty_like(classes, dtype=torch.long)
+        best = rows[within == smallest[codes]].flip(0)
+        own[codes[best]] = best
+        facilities = _Facilities(distances, codes)
+        for _ in classes:
+            facilities.add_worst(nmi_weight)
+        medoids = torch.tensor(facilities.medoids, device=codes.device)[facilities.clusters]
+        gap = (
+            distances[rows, own[codes]].sum()
+            - facilities.nearest.sum()
+            + nmi_weight * nmi_distances(facilities.clusters, codes).to(distances.dtype)
+        )
+        share = torch.full_like(facilities.nearest, float(gap > 0) / len(rows))
+        weights = SparseWeights(
+            torch.cat([rows, rows]),
+            torch.cat([own[codes], medoids]),
+            torch.cat([share * slope[rows, own[codes]], -share * slope[rows, medoids]]),
+        )
+        return gap.relu() / len(rows), weights
+
+    return similarity_loss(embeddings, labels, term)
+
+
+def spectral(
+    embeddings: Tensor, labels: Tensor, *, ridge: float = 1e-3, normalize: bool = True
+) -> Tensor:
+    r"""Compare the span of the embeddings with the span of the classes' indicators.
+
+    .. math:: \frac{1}{B} \| F (F'F + r I)^{-1} F' - Y (Y'Y)^{-1} Y' \|_F^2
+
+    with the matrix F of the embeddings and the 0/1 matrix Y of the classes: what k-means finds in
+    the embeddings, relaxed, against the classes.
+
+    Parameters
+    ----------
+    embeddings : Tensor of shape (batch, features)
+        Any length. There should be fewer features than rows: otherwise the embeddings span all,
+        whatever they are, and only the ridge leaves a gradient.
+    labels : Tensor of shape (batch,)
+        The classes, whole numbers.
+    ridge : float
+        r. Directions with a smaller sum of squares count less; 0 is the exact projection.
+    normalize : bool
+        If F is of unit vectors, or of the embeddings as they are.
+
+    Returns
+    -------
+    loss : Tensor
+        A scalar.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skdml.deep.losses import spectral
+    >>> embeddings = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.8, 0.6]])
+    >>> round(spectral(embeddings, torch.tensor([0, 0, 1])).item(), 4)
+    0.6335
+    """
+    embeddings, labels = check_batch(embeddings, labels)
+    vectors = unit_rows(embeddings) if normalize else embeddings
+    size, features = vectors.shape
+    same = (labels[:, None] == labels).to(vectors.dtype)
+    target = same / same.sum(1, keepdim=True).clamp_min(1)
+    if features <= size:
+        gram = vectors.T @ vectors
+        gram = gram + ridge * torch.eye(features, dtype=gram.dtype, device=gram.device)
+        span = vectors @ torch.linalg.solve(gram, vectors.T)
+    else:
+        gram = vectors @ vectors.T
+        shifted = gram + ridge * torch.eye(size, dtype=gram.dtype, device=gram.device)
+        span = torch.linalg.solve(shifted, gram)
+    return (span - target).square().sum() / max(size, 1)

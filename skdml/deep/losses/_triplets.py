@@ -1,0 +1,221 @@
+"""Losses over triplets of an anchor, a positive and a negative."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from ._core import (
+    LINEAR,
+    SparseWeights,
+    check_batch,
+    choose,
+    similarity_loss,
+    unit_distances,
+    zero_like,
+)
+
+
+def class_partners(labels: Tensor):
+    """Yield, for each shift within the classes, the partner of every row.
+
+    Over all shifts, each ordered positive pair is met once; a row whose class is too small for a
+    shift is its own partner.
+    """
+    _, codes, counts = labels.unique(return_inverse=True, return_counts=True)
+    order = codes.argsort(stable=True)
+    sizes = counts[codes[order]]
+    starts = (counts.cumsum(0) - counts)[codes[order]]
+    places = torch.arange(len(labels), device=labels.device) - starts
+    for shift in range(1, int(counts.max()) if len(counts) else 1):
+        ahead = torch.where(shift < sizes, (places + shift) % sizes, places)
+        yield torch.empty_like(order).scatter_(0, order, order[starts + ahead])
+
+
+def _triplet_windows(distances, slope, positive, negative, labels, margin, semi_hard):
+    """Sum [margin + d(a, p) - d(a, n)]_+ over triplets, without a list of them."""
+    beyond = distances.masked_fill(~negative, math.inf)
+    total = distances.new_zeros((), dtype=torch.float64)
+    pushed = torch.zeros_like(distances)
+    pulled = torch.zeros_like(distances)
+    for partners in class_partners(labels):
+        partners = partners[:, None]
+        reach = (distances.gather(1, partners) + margin).masked_fill(
+            ~positive.gather(1, partners), -math.inf
+        )
+        losses = (reach - beyond).relu_()
+        if semi_hard:
+            # A negative nearer than the positive has more loss than the margin.
+            losses.mul_(losses < margin)
+        active = (losses > 0).to(losses.dtype)
+        total += losses.sum()
+        pushed.add_(active)
+        pulled.scatter_add_(1, partners, active.sum(1, keepdim=True))
+    return total, pulled.sub_(pushed).mul_(slope), pushed.sum(dtype=torch.float64)
+
+
+def _hardest_triplets(distances, slope, positive, negative, margin):
+    near, negatives = distances.masked_fill(~negative, math.inf).min(1)
+    far, positives = distances.masked_fill(~positive, -math.inf).max(1)
+    losses = (far - near + margin).nan_to_num_(nan=0.0, neginf=0.0).relu_()
+    active = (losses > 0).to(losses.dtype)
+    anchors = torch.arange(len(distances), device=distances.device)
+    weights = SparseWeights(
+        torch.cat([anchors, anchors]),
+        torch.cat([positives, negatives]),
+        torch.cat([active * slope[anchors, positives], -active * slope[anchors, negatives]]),
+    )
+    usable = (far > -math.inf) & (near < math.inf)
+    return losses.sum(), weights, active.sum(), usable.sum()
+
+
+def _count_triplets(positive, negative):
+    return (positive.sum(1, dtype=torch.float64) * negative.sum(1)).sum()
+
+
+def triplet(
+    embeddings: Tensor,
+    labels: Tensor,
+    *,
+    margin: float = 0.2,
+    mining: str = "semi-hard",
+    distance: str = "euclidean",
+    reduction: str = "active",
+    miner=None,
+) -> Tensor:
+    r"""Ask of each anchor that its negatives are farther than its positives, by a margin.
+
+    :math:`[d(a, p) - d(a, n) + m]_+` over triplets of an anchor, a positive and a negative.
+
+    Parameters
+    ----------
+    embeddings : Tensor of shape (batch, features)
+        Any length; they are scaled to unit vectors.
+    labels : Tensor of shape (batch,)
+        The classes, whole numbers.
+    margin : float
+        m.
+    mining : {"semi-hard", "all", "hard"}
+        "all" triplets; "semi-hard": all those whose negative is farther than the positive, by less
+        than the margin; "hard": for each anchor its farthest positive and nearest negative.
+    distance : {"euclidean", "cosine"}
+        The Euclidean distance of unit vectors, or 1 - S, which is half its square.
+    reduction : {"active", "mean"}
+        The mean over triplets with a loss, or over all triplets of the mining.
+    miner : None, str or callable
+        As `mining`; a miner of pairs, such as "multi-similarity", leaves triplets of kept pairs.
+
+    Returns
+    -------
+    loss : Tensor
+        A scalar.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skdml.deep.losses import triplet
+    >>> embeddings = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.8, 0.6]])
+    >>> round(triplet(embeddings, torch.tensor([0, 0, 1]), mining="all").item(), 4)
+    0.6368
+    """
+    if isinstance(miner, str) and miner in ("all", "hard", "semi-hard"):
+        mining, miner = miner, None
+    choose({"semi-hard": 0, "all": 0, "hard": 0}, mining, "mining")
+    choose({"euclidean": 0, "cosine": 0}, distance, "distance")
+    choose({"active": 0, "mean": 0}, reduction, "reduction")
+    embeddings, labels = check_batch(embeddings, labels)
+
+    def term(similarities, positive, negative):
+        if distance == "euclidean":
+            distances, slope = unit_distances(similarities)
+        else:
+            distances, slope = 1 - similarities, -torch.ones_like(similarities)
+        weights: Tensor | SparseWeights
+        if mining == "hard":
+            total, weights, count, usable = _hardest_triplets(
+                distances, slope, positive, negative, margin
+            )
+        else:
+            total, weights, count = _triplet_windows(
+                distances, slope, positive, negative, labels, margin, mining == "semi-hard"
+            )
+            # Semi-hard triplets are those with a loss; the others were not mined.
+            usable = count if mining == "semi-hard" else _count_triplets(positive, negative)
+        divisor = (count if reduction == "active" else usable).clamp_min(1).to(similarities.dtype)
+        if isinstance(weights, SparseWeights):
+            weights = weights._replace(values=weights.values / divisor)
+        else:
+            weights.div_(divisor)
+        return total.to(similarities.dtype) / divisor, weights
+
+    return similarity_loss(embeddings, labels, term, miner=miner)
+
+
+def thesis(
+    embeddings: Tensor, labels: Tensor, *, anchors: str = "random", norm_weight: float = 1e-3
+) -> Tensor:
+    r"""Compare the hardest positive and the hardest negative of one anchor per class.
+
+    .. math:: \frac{1}{|C|} \sum_{a \in C} \log(1 + e^{f_a' f_n - f_a' f_p}) +
+              \frac{\lambda}{B} \sum_i \|x_i\|^2
+
+    with unit vectors f of the embeddings x; p and n are the farthest positive and the nearest
+    negative of a in the batch.
+
+    Parameters
+    ----------
+    embeddings : Tensor of shape (batch, features)
+        Any length. The second term is of them as they are: of unit vectors it would be constant.
+    labels : Tensor of shape (batch,)
+        The classes, whole numbers.
+    anchors : {"random", "all"}
+        One anchor for each class, drawn with torch's global generator; or every row.
+    norm_weight : float
+        :math:`\lambda`.
+
+    Returns
+    -------
+    loss : Tensor
+        A scalar.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skdml.deep.losses import thesis
+    >>> embeddings = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.8, 0.6]])
+    >>> round(thesis(embeddings, torch.tensor([0, 0, 1]), anchors="all").item(), 4)
+    0.8447
+    """
+    choose({"random": 0, "all": 0}, anchors, "anchors")
+
+    def term(similarities, positive, negative):
+        rows = torch.arange(len(similarities), device=similarities.device)
+        rows = rows[positive.any(1) & negative.any(1)]
+        if anchors == "random":
+            # The first of each class in a random order.
+            rows = rows[torch.randperm(len(rows), device=rows.device)]
+            _, codes = labels[rows].unique(return_inverse=True)
+            order = codes.argsort(stable=True)
+            ends = torch.ones_like(order, dtype=torch.bool)
+            ends[1:] = codes[order][1:] != codes[order][:-1]
+            rows = rows[order[ends]]
+        if len(rows) == 0:
+            none = SparseWeights(rows, rows, similarities.new_zeros(0))
+            return zero_like(similarities), none
+        chosen = similarities[rows]
+        low, positives = chosen.masked_fill(~positive[rows], math.inf).min(1)
+        high, negatives = chosen.masked_fill(~negative[rows], -math.inf).max(1)
+        share = (high - low).sigmoid() / len(rows)
+        weights = SparseWeights(
+            torch.cat([rows, rows]),
+            torch.cat([positives, negatives]),
+            torch.cat([-share, share]),
+        )
+        return softplus(high - low, threshold=LINEAR).mean(), weights
+
+    embeddings, labels = check_batch(embeddings, labels)
+    loss = similarity_loss(embeddings, labels, term)
+    return loss + norm_weight * embeddings.square().sum() / max(len(embeddings), 1)

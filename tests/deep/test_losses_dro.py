@@ -1,0 +1,348 @@
+"""The robust losses: weights against a convex solver, and the losses that are special cases."""
+
+import math
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from loss_toys import (  # noqa: E402
+    distances_of,
+    gradient_of,
+    losses_of_pairs,
+    make_batch,
+    mean,
+    pairs_of,
+    similarities_of,
+)
+from scipy.optimize import minimize  # noqa: E402
+
+from skdml.deep import losses  # noqa: E402
+from skdml.deep.losses import get_loss  # noqa: E402
+from skdml.deep.losses._core import masked_softmax  # noqa: E402
+from skdml.deep.losses._dro import ball_weights, kl_of_groups, kl_weights, top_k  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("error")
+SEEDS = (0, 1, 2)
+ACTIVE = {"margin": 3.0, "threshold": 0.5}  # every pair has a loss
+
+
+# Values, by loops
+
+
+def unordered(pairs):
+    return [value for (i, j), value in pairs.items() if i < j]
+
+
+@pytest.mark.parametrize("pair_loss", ["margin", "binomial"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_robust_losses_by_loops(pair_loss, seed):
+    embeddings, labels = make_batch(seed=seed)
+    positive, negative = losses_of_pairs(embeddings, labels, pair_loss)
+    every = sorted(unordered(positive) + unordered(negative), reverse=True)
+    halves = [sorted(unordered(part), reverse=True)[:3] for part in (positive, negative)]
+    active = [value for value in every if value > 0]
+    groups = 0.0
+    for part in (positive, negative):
+        for anchor in range(len(labels)):
+            own = [value for (i, _), value in part.items() if i == anchor and value > 0]
+            if own:
+                groups += 0.1 * math.log(mean(math.exp(value / 0.1) for value in own))
+    expected = {
+        ("dro-topk", 6): mean(every[:6]),
+        ("dro-topk", None): mean(every[: 2 * len(labels)]),
+        ("dro-topk-pn", 6): mean(halves[0] + halves[1]),
+        ("dro-max", None): every[0],
+        ("dro-kl", None): 0.1 * math.log(mean(math.exp(value / 0.1) for value in active)),
+        ("dro-kl-g", None): groups / len(labels),
+    }
+    for (name, k), value in expected.items():
+        params = {"k": k} if k else {}
+        loss = get_loss(name, pair_loss=pair_loss, **params)(embeddings, labels)
+        assert loss.item() == pytest.approx(value, rel=1e-9), name
+
+
+def test_more_pairs_than_there_are_is_all_of_them():
+    embeddings, labels = make_batch()
+    loss = losses.dro_topk(embeddings, labels, k=10_000)
+    assert loss.item() == pytest.approx(losses.margin(embeddings, labels).item())
+    loss = losses.dro_topk_pn(embeddings, labels, k=10_000, pair_loss="binomial")
+    assert loss.item() == pytest.approx(losses.binomial(embeddings, labels).item())
+
+
+def test_both_signs_have_half_of_the_pairs():
+    embeddings, labels = make_batch(labels=np.repeat(np.arange(6), 3), seed=1)
+    positive, negative = losses_of_pairs(embeddings, labels, "binomial")
+    best = sorted(unordered(positive))[-5:] + sorted(unordered(negative))[-5:]
+    loss = losses.dro_topk_pn(embeddings, labels, k=10, pair_loss="binomial")
+    assert loss.item() == pytest.approx(mean(best))
+
+
+# The worst weights, by a convex solver
+
+
+def random_losses(seed, count=7):
+    return np.random.default_rng(seed).gamma(1.0, 0.4, size=count)
+
+
+def solve(objective, gradient, start, bounds, constraints=()):
+    total = {"type": "eq", "fun": lambda p: p.sum() - 1, "jac": lambda p: np.ones_like(p)}
+    found = minimize(
+        lambda p: -objective(p),
+        start,
+        jac=lambda p: -gradient(p),
+        bounds=bounds,
+        constraints=[total, *constraints],
+        method="SLSQP",
+        options={"maxiter": 1000, "ftol": 1e-14},
+    )
+    # 8: no step improves any more, at this tolerance.
+    assert found.status in (0, 8)
+    return found.x
+
+
+def as_row(values):
+    values = torch.tensor(np.atleast_2d(values))
+    return values, torch.ones_like(values, dtype=torch.bool)
+
+
+@pytest.mark.parametrize("k", [1, 2, 5])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_top_k_weights_are_the_worst_with_a_limit(seed, k):
+    values = random_losses(seed, count=6)
+    uniform = np.full(6, 1 / 6)
+    best = solve(lambda p: p @ values, lambda p: values, uniform, [(0, 1 / k)] * 6)
+    # Four rows have six unordered pairs.
+    matrix = torch.zeros(4, 4, dtype=torch.float64)
+    upper = torch.triu_indices(4, 4, 1)
+    matrix[upper[0], upper[1]] = torch.tensor(values)
+    matrix += matrix.T.clone()
+    mask = ~torch.eye(4, dtype=torch.bool)
+    value, weights = top_k(matrix, torch.ones_like(matrix), mask, torch.zeros_like(mask), k=k)
+    dense = torch.zeros(4, 4, dtype=torch.float64)
+    dense[weights.rows, weights.columns] = weights.values
+    assert np.allclose(dense[upper[0], upper[1]].numpy(), best, atol=1e-6)
+    assert value.item() == pytest.approx(best @ values)
+
+
+@pytest.mark.parametrize("gamma", [0.05, 0.3, 2.0])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_kl_weights_are_the_worst_with_a_penalty(seed, gamma):
+    values = random_losses(seed)
+    n = len(values)
+
+    def objective(p):
+        return p @ values - gamma * np.sum(p * np.log(n * p))
+
+    def gradient(p):
+        return values - gamma * (np.log(n * p) + 1)
+
+    best = solve(objective, gradient, np.full(n, 1 / n), [(1e-12, 1)] * n)
+    value, weights = kl_weights(*as_row(values), gamma)
+    assert value.item() == pytest.approx(objective(best), abs=1e-7)
+    assert np.allclose(weights.numpy().ravel(), best, atol=1e-4)
+    # No weights do better than the closed form.
+    assert value.item() >= objective(best) - 1e-12
+
+
+@pytest.mark.parametrize("radius", [0.01, 0.2, 1.0, 2.9, 3.1, 50.0])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_ball_weights_are_the_worst_within_the_chi_square_ball(seed, radius):
+    values = random_losses(seed)
+    n = len(values)
+    ball = {
+        "type": "ineq",
+        "fun": lambda p: radius - np.sum((n * p - 1) ** 2) / (2 * n),
+        "jac": lambda p: -(n * p - 1),
+    }
+    best = solve(lambda p: p @ values, lambda p: values, np.full(n, 1 / n), [(0, 1)] * n, [ball])
+    value, weights = ball_weights(*as_row(values), radius)
+    weights = weights.numpy().ravel()
+    assert value.item() == pytest.approx(best @ values, abs=1e-6)
+    assert value.item() >= best @ values - 1e-6
+    assert np.allclose(weights, best, atol=1e-3)
+    assert weights.sum() == pytest.approx(1)
+    assert weights.min() >= 0
+    assert np.sum((n * weights - 1) ** 2) / (2 * n) <= radius + 1e-9
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_small_ball_adds_the_standard_deviation(seed):
+    values = random_losses(seed)
+    value, weights = ball_weights(*as_row(values), 0.05)
+    assert weights.min() > 0
+    assert value.item() == pytest.approx(values.mean() + math.sqrt(0.1) * values.std())
+
+
+def test_a_ball_around_equal_losses_is_their_mean():
+    values, mask = as_row(np.full(5, 0.3))
+    value, weights = ball_weights(values, mask, 1.0)
+    assert value.item() == pytest.approx(0.3)
+    assert np.allclose(weights.numpy(), 0.2)
+
+
+def test_ties_share_the_corner_of_a_large_ball():
+    values, mask = as_row([0.1, 0.9, 0.2, 0.9])
+    value, weights = ball_weights(values, mask, 100.0)
+    assert value.item() == pytest.approx(0.9)
+    assert np.allclose(weights.numpy(), [[0, 0.5, 0, 0.5]])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_weights_of_any_set_give_the_gradient(seed):
+    """The gradient of a robust loss is that of the weighted sum with the weights held."""
+    embeddings, labels = make_batch(seed=seed)
+    leaf = embeddings.detach().clone().requires_grad_()
+    units = leaf / leaf.norm(dim=1, keepdim=True)
+    positive = (labels[:, None] == labels).fill_diagonal_(False)
+    sign = torch.where(positive, 1.0, -1.0).double()
+    every = (0.2 + sign * (0.5 - units @ units.T)).relu()
+    active = (every > 0) & ~torch.eye(len(labels), dtype=torch.bool)
+    weights = torch.softmax(every.detach()[active] / 0.1, 0)
+    (weights * every[active]).sum().backward()
+    assert torch.allclose(leaf.grad, gradient_of(losses.dro_kl, embeddings, labels))
+
+
+def test_the_largest_loss_has_all_the_weight():
+    embeddings, labels = make_batch()
+    gradient = gradient_of(losses.dro_max, embeddings, labels)
+    assert (gradient.abs().sum(1) > 0).sum() == 2
+    near = gradient_of(get_loss("dro-topk", k=1), embeddings, labels)
+    assert torch.equal(gradient, near)
+
+
+# Sampling
+
+
+def test_samples_have_the_weighted_gradient_on_average():
+    embeddings, labels = make_batch()
+    torch.manual_seed(0)
+    many = gradient_of(get_loss("dro-kl", sample=200_000), embeddings, labels)
+    exact = gradient_of(losses.dro_kl, embeddings, labels)
+    assert torch.allclose(many, exact, atol=0.02 * exact.abs().max())
+
+
+def test_samples_are_pairs_with_a_loss():
+    embeddings, labels = make_batch()
+    positive, negative = losses_of_pairs(embeddings, labels)
+    possible = [value for value in [*positive.values(), *negative.values()] if value > 0]
+    for seed in range(20):
+        torch.manual_seed(seed)
+        value = losses.dro_kl(embeddings, labels, sample=1).item()
+        assert min(abs(value - p) for p in possible) < 1e-12
+
+
+# Special cases
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_groups_with_gamma_one_have_the_lifted_structure_gradient(seed):
+    """When every pair has a loss, and every anchor one in the lifted structure."""
+    embeddings, labels = make_batch(labels=np.repeat(np.arange(4), 3), seed=seed)
+    lifted = gradient_of(get_loss("lifted-structure", margin=5.0), embeddings, labels)
+    groups = gradient_of(get_loss("dro-kl-g", gamma=1.0, **ACTIVE), embeddings, labels)
+    assert torch.allclose(groups, lifted, rtol=1e-10, atol=1e-14)
+    other = gradient_of(get_loss("dro-kl-g", gamma=0.5, **ACTIVE), embeddings, labels)
+    assert not torch.allclose(other, lifted, rtol=1e-3)
+
+
+def all_pairs_wrong(n_classes=5, seed=0):
+    """Unit vectors whose positive pairs are below a similarity of 0.5, and negative pairs above."""
+    rng = np.random.default_rng(seed)
+    size = 2 * n_classes
+    noise = rng.uniform(-0.05, 0.05, (size, size))
+    gram = np.full((size, size), 0.6) + (noise + noise.T) / 2
+    for i in range(0, size, 2):
+        gram[i, i + 1] = gram[i + 1, i] = rng.uniform(0.3, 0.45)
+    np.fill_diagonal(gram, 1)
+    embeddings = torch.tensor(np.linalg.cholesky(gram), requires_grad=True)
+    return embeddings, torch.arange(n_classes).repeat_interleave(2)
+
+
+@pytest.mark.parametrize("scales", [(2.0, 50.0), (1.0, 10.0)])
+def test_a_null_pair_without_loss_recovers_multi_similarity(scales):
+    embeddings, labels = all_pairs_wrong()
+    params = {"gamma": (1 / scales[0], 1 / scales[1]), "margin": 0.0, "threshold": 0.5}
+    groups = get_loss("dro-kl-g", null_loss=0.0, **params)
+    similarity = get_loss("multi-similarity", positive_scale=scales[0], negative_scale=scales[1])
+    ours, theirs = (gradient_of(loss, embeddings, labels) for loss in (groups, similarity))
+    assert torch.allclose(ours, theirs, rtol=1e-10, atol=1e-14)
+    without = gradient_of(get_loss("dro-kl-g", **params), embeddings, labels)
+    assert not torch.allclose(without, theirs, rtol=1e-3)
+    # The values differ by the constants gamma log(n + 1).
+    pairs, size = (1, 8), len(labels)
+    gap = sum(math.log(n + 1) / scale for n, scale in zip(pairs, scales, strict=True))
+    assert size == 10
+    difference = similarity(embeddings, labels) - groups(embeddings, labels)
+    assert difference.item() == pytest.approx(gap)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_null_pair_at_the_threshold_recovers_multi_similarity_in_any_batch(seed):
+    """With a margin that leaves every pair a loss, the null pair has the loss of S = threshold."""
+    embeddings, labels = make_batch(seed=seed)
+    groups = get_loss("dro-kl-g", gamma=(1 / 2, 1 / 50), null_loss=ACTIVE["margin"], **ACTIVE)
+    ours = gradient_of(groups, embeddings, labels)
+    theirs = gradient_of(losses.multi_similarity, embeddings, labels)
+    assert torch.allclose(ours, theirs, rtol=1e-9, atol=1e-13)
+
+
+@pytest.mark.parametrize("sigma", [0.2, 1.0])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_exponential_point_to_set_weights_are_those_of_groups(seed, sigma):
+    """HAP2S_E weighs the positives of an anchor by exp(d / sigma), negatives by exp(-d / sigma)."""
+    embeddings, labels = make_batch(seed=seed)
+    positive = (labels[:, None] == labels).fill_diagonal_(False)
+    negative = labels[:, None] != labels
+    for power in (1, 2):
+        d = distances_of(embeddings) ** power
+        expected = np.zeros_like(d)
+        for part, sign in zip(pairs_of(labels), (1, -1), strict=True):
+            for anchor in range(len(labels)):
+                own = [j for i, j in part if i == anchor]
+                weights = [math.exp(sign * d[anchor, j] / sigma) for j in own]
+                for j, weight in zip(own, weights, strict=True):
+                    expected[anchor, j] = weight / sum(weights)
+        # A pair loss that grows with d for positive and falls for negative pairs.
+        sides = torch.where(positive, 1.0, -1.0) * torch.tensor(d) + 10
+        ones = torch.ones_like(sides)
+        _, weights = kl_of_groups(sides, ones, positive, negative, gamma=sigma, null_loss=None)
+        assert np.allclose(weights.numpy() * len(labels), expected)
+    # In squared distances, 2 - 2 S, this is the margin loss with gamma = sigma / 2.
+    gradient = gradient_of(get_loss("dro-kl-g", gamma=sigma / 2, **ACTIVE), embeddings, labels)
+    leaf = embeddings.detach().clone().requires_grad_()
+    units = leaf / leaf.norm(dim=1, keepdim=True)
+    signed = torch.tensor(expected) * torch.where(positive, -1.0, 1.0)
+    ((signed * (units @ units.T)).sum() / len(labels)).backward()
+    assert torch.allclose(gradient, leaf.grad)
+
+
+def test_a_large_gamma_is_the_mean_and_a_small_one_the_largest():
+    embeddings, labels = make_batch()
+    average = losses.margin(embeddings, labels, reduction="active").item()
+    largest = losses.dro_max(embeddings, labels).item()
+    assert losses.dro_kl(embeddings, labels, gamma=1e4).item() == pytest.approx(average, rel=1e-4)
+    assert losses.dro_kl(embeddings, labels, gamma=1e-5).item() == pytest.approx(largest, rel=1e-3)
+    assert losses.dro_variance(embeddings, labels, radius=1e-9).item() == pytest.approx(
+        average, rel=1e-3
+    )
+    assert losses.dro_variance(embeddings, labels, radius=1e4).item() == pytest.approx(largest)
+
+
+def test_softmax_of_an_empty_row_is_zero():
+    scores = torch.tensor([[5.0, 1e4], [2.0, 3.0]])
+    total, weights = masked_softmax(scores, torch.tensor([[True, True], [False, False]]))
+    assert total.tolist() == [[1e4], [-math.inf]]
+    assert weights.tolist() == [[0.0, 1.0], [0.0, 0.0]]
+
+
+def test_similarities_are_of_ordered_pairs_without_self_pairs():
+    embeddings, labels = make_batch()
+    S = similarities_of(embeddings)
+    positive, negative = pairs_of(labels)
+    every = [max(0.0, 5 + S[i, j] - 0.5) for i, j in negative]
+    every += [max(0.0, 5 + 0.5 - S[i, j]) for i, j in positive]
+    assert len(every) == len(labels) * (len(labels) - 1)
+    loss = losses.margin(embeddings, labels, margin=5.0)
+    assert loss.item() == pytest.approx(mean(every))
