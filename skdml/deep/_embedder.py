@@ -471,7 +471,7 @@ class DeepMetricEmbedder(
 
         Returns
         -------
-        embeddings : ndarray of shape (n_samples, embedding_dim_)
+        embeddings : ndarray of shape (n_samples, n_outputs)
             Of unit length.
         """
         check_is_fitted(self)

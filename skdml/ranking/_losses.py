@@ -13,7 +13,7 @@ def lambda_loss(scores: NDArray, batch: RankedQueries) -> tuple[float, NDArray]:
     r"""Compute the pairwise logistic loss, weighted by what a swap would change in NDCG.
 
     .. math:: \frac{1}{n_q} \sum_q \sum_{y_i > y_j} |g_i - g_j|\,
-              \Big|\frac{1}{\log_2(\pi_i + 1)} - \frac{1}{\log_2(\pi_j + 1)}\Big|\,
+              |\frac{1}{\log_2(\pi_i + 1)} - \frac{1}{\log_2(\pi_j + 1)}|\,
               \log(1 + e^{f_j - f_i})
 
     with the ranks :math:`\pi` of the present scores, which count as constants: the gradient is

@@ -82,8 +82,8 @@ class _Facilities:
 def facility_location(embeddings: Tensor, labels: Tensor, *, nmi_weight: float = 1.0) -> Tensor:
     r"""Compare the classes, each around its medoid, with the worst clustering of the batch.
 
-    .. math:: \frac{1}{B} \Big[\max_C \{F(C) + \gamma\,(1 - \mathrm{NMI}(C, y))\} -
-              \tilde F(y)\Big]_+
+    .. math:: \frac{1}{B} [\max_C \{F(C) + \gamma\,(1 - \mathrm{NMI}(C, y))\} -
+              \tilde F(y)]_+
 
     F(C) is minus the sum of distances to the nearest of as many medoids C as there are classes,
     :math:`\tilde F(y)` the same with one medoid for each class that serves this class alone. The

@@ -256,9 +256,9 @@ def multi_similarity(
 ) -> Tensor:
     r"""Weigh each pair by its similarity and by those of the other pairs of its anchor.
 
-    .. math:: \frac{1}{B} \sum_i \frac{1}{\alpha} \log\Big(1 + \sum_{P_i} e^{-\alpha (S_{ik} -
-              \lambda)}\Big) + \frac{1}{\beta} \log\Big(1 + \sum_{N_i} e^{\beta (S_{ik} -
-              \lambda)}\Big)
+    .. math:: \frac{1}{B} \sum_i \frac{1}{\alpha} \log(1 + \sum_{P_i} e^{-\alpha (S_{ik} -
+              \lambda)}) + \frac{1}{\beta} \log(1 + \sum_{N_i} e^{\beta (S_{ik} -
+              \lambda)})
 
     Parameters
     ----------

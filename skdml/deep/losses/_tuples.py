@@ -24,8 +24,8 @@ def lifted_structure(
 ) -> Tensor:
     r"""Compare the soft-hardest positive of each anchor with its soft-hardest negative.
 
-    .. math:: \frac{1}{B} \sum_i \Big[m + \log \sum_{P_i} e^{\lambda - S_{ik}} +
-              \log \sum_{N_i} e^{S_{ik} - \lambda}\Big]_+
+    .. math:: \frac{1}{B} \sum_i [m + \log \sum_{P_i} e^{\lambda - S_{ik}} +
+              \log \sum_{N_i} e^{S_{ik} - \lambda}]_+
 
     Parameters
     ----------
@@ -67,8 +67,8 @@ def lifted_structure_pairs(
 ) -> Tensor:
     r"""Compare each positive pair with the negatives of both its ends, in distances.
 
-    .. math:: \frac{1}{2 |P|} \sum_{(i,j) \in P} \Big[d_{ij} + \log\Big(\sum_{N_i} e^{m - d_{ik}} +
-              \sum_{N_j} e^{m - d_{jk}}\Big)\Big]_+^2
+    .. math:: \frac{1}{2 |P|} \sum_{(i,j) \in P} [d_{ij} + \log(\sum_{N_i} e^{m - d_{ik}} +
+              \sum_{N_j} e^{m - d_{jk}})]_+^2
 
     the first form of the lifted-structure loss.
 
@@ -120,8 +120,8 @@ def n_pair_tuplet(
 ) -> Tensor:
     r"""Compare each positive pair with all negatives of its anchor: the (N+1)-tuplet loss.
 
-    .. math:: \frac{1}{|P|} \sum_{(a,p) \in P} \log\Big(1 + \sum_{n \in N_a}
-              e^{S_{an} - S_{ap}}\Big)
+    .. math:: \frac{1}{|P|} \sum_{(a,p) \in P} \log(1 + \sum_{n \in N_a}
+              e^{S_{an} - S_{ap}})
 
     Parameters
     ----------
@@ -178,7 +178,7 @@ def n_pair_multi_class(
 ) -> Tensor:
     r"""Compare one pair per class with the positives of the other classes, in one softmax.
 
-    .. math:: \frac{1}{N} \sum_i \log\Big(1 + \sum_{j \ne i} e^{f_i' f_j^+ - f_i' f_i^+}\Big)
+    .. math:: \frac{1}{N} \sum_i \log(1 + \sum_{j \ne i} e^{f_i' f_j^+ - f_i' f_i^+})
 
     over the first two rows of each class of the batch; a class with one row takes no part.
 
@@ -216,7 +216,7 @@ def n_pair_one_vs_one(
 ) -> Tensor:
     r"""Compare one pair per class with the positives of the other classes, one by one.
 
-    .. math:: \frac{1}{N} \sum_i \sum_{j \ne i} \log\Big(1 + e^{f_i' f_j^+ - f_i' f_i^+}\Big)
+    .. math:: \frac{1}{N} \sum_i \sum_{j \ne i} \log(1 + e^{f_i' f_j^+ - f_i' f_i^+})
 
     over the first two rows of each class of the batch; a class with one row takes no part.
 
