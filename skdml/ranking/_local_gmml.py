@@ -40,9 +40,10 @@ class LocalGMMLRanker(CallbackSupportMixin, BaseEstimator):
     are then learned to put the documents of every query into the right order:
 
     .. math:: f(p) = \log \sum_r \Phi_r e^{-\rho_r \|p - p_r\|^2_{M_r}}
-              - \log \sum_r \bar\Phi_r e^{-\bar\rho_r \|p - \bar p_r\|^2_{\bar M_r}}
+              - \log \sum_r \Psi_r e^{-\sigma_r \|p - a_r\|^2_{N_r}}
 
-    Read more in the :ref:`user guide <ranking>`.
+    with ideal documents p, their metrics M, and anti-ideal documents a, their metrics N. Read more
+    in the :ref:`user guide <ranking>`.
 
     Parameters
     ----------
