@@ -10,6 +10,7 @@ from pathlib import Path
 
 import sklearn
 
+from .._optional import optional_import
 from .._version import __version__
 
 _PAGE = """<!DOCTYPE html>
@@ -85,6 +86,7 @@ def _section(row):
 def _figure(caption, figure):
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=140)
+    optional_import("matplotlib.pyplot", "The demo").close(figure)
     data = base64.b64encode(buffer.getvalue()).decode("ascii")
     text = html.escape(caption)
     return (
