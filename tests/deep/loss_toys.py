@@ -3,7 +3,9 @@
 import math
 
 import numpy as np
-import torch
+import pytest
+
+torch = pytest.importorskip("torch")
 
 # Small tensors: threads would only wait for one another.
 torch.set_num_threads(1)
