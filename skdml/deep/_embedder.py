@@ -29,7 +29,7 @@ from ._net import EpochCallback, Interrupted, LossModule, MetricNet, NotFinite, 
 from .losses import get_loss, loss_parameters
 
 _OPTIMIZERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
-_PREFIXES = ("module__", "optimizer__", "loss__", "miner__", "callbacks__")
+_PREFIXES = ("module__", "optimizer__", "loss__")
 _PATIENCE = 5
 
 
@@ -247,7 +247,6 @@ class DeepMetricEmbedder(
         tags = super().__sklearn_tags__()
         tags.target_tags.required = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        tags.input_tags.three_d_array = False
         return tags
 
     # Input
@@ -322,8 +321,7 @@ class DeepMetricEmbedder(
             {name: epoch[name] for name in epoch if name != "batches"}
             for epoch in self.net_.history
         ]
-        with torch.inference_mode():
-            self.embedding_dim_ = embed(self.module_, samples[:2], self.net_.device).shape[1]
+        self.embedding_dim_ = embed(self.module_, samples[:2], self.net_.device).shape[1]
         return self
 
     def _split(self, codes, seed):

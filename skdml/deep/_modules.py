@@ -109,15 +109,6 @@ def module_arguments(module: Any, sample_shape: tuple[int, ...], embedding_dim: 
     return {name: value for name, value in known.items() if name in accepted}
 
 
-def find_head(module: nn.Module) -> nn.Module:
-    """Return the last layer with parameters: `head` if there is one, else the last linear layer."""
-    head = getattr(module, "head", None)
-    if isinstance(head, nn.Module):
-        return head
-    linear = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
-    return linear[-1] if linear else module
-
-
 def check_embeddings(output: Any, n_samples: int, module: Any) -> torch.Tensor:
     """Return the output of a module, or say what is wrong with it."""
     name = getattr(module, "__name__", type(module).__name__)

@@ -150,7 +150,7 @@ def test_parameters_of_parts_are_parameters():
     assert copy.module__hidden == (4, 4)
     assert "module__hidden=(8,)" in repr(model)
     X, y = load_wine(return_X_y=True)
-    for wrong in ({"modul__hidden": 3}, {"epochs": 3}):
+    for wrong in ({"modul__hidden": 3}, {"epochs": 3}, {"callbacks__x": 3}):
         with pytest.raises(TypeError, match=f"no parameter '{next(iter(wrong))}'"):
             DeepMetricEmbedder(**wrong).fit(X, y)
     with pytest.raises(ValueError, match="Invalid parameter 'epochs'"):
