@@ -32,6 +32,10 @@ class ClassBatches:
         Draws.
     transform : callable, default=None
         ``transform(X, y)`` changes a batch, such as `augment_affine`.
+    classes : array of int, default=None
+        The classes to draw from, where they are not all.
+    n_batches : int, default=None
+        Batches of a pass, where they are not as many as hold the samples.
     """
 
     def __init__(
@@ -42,20 +46,36 @@ class ClassBatches:
         samples_per_class: int,
         rng: np.random.Generator,
         transform: Callable | None = None,
+        classes: np.ndarray | None = None,
+        n_batches: int | None = None,
     ):
         self.X, self.y = X, y
         labels = y.numpy()
         order = np.argsort(labels, kind="stable")
         counts = np.bincount(labels)
         self._rows = np.split(order, np.cumsum(counts)[:-1])
-        self._classes_per_batch = min(classes_per_batch, len(counts))
+        if classes is not None:
+            self._rows = [self._rows[label] for label in classes]
+        self._classes_per_batch = min(classes_per_batch, len(self._rows))
         self._samples_per_class = samples_per_class
         self._rng = rng
         self._transform = transform
+        self._n_batches = n_batches
 
     def __len__(self) -> int:
+        if self._n_batches is not None:
+            return self._n_batches
         batch = self._classes_per_batch * self._samples_per_class
         return max(MIN_BATCHES, -(-len(self.X) // batch))
+
+    @property
+    def state(self) -> dict:
+        """What the next pass depends on: the state of the generator."""
+        return dict(self._rng.bit_generator.state)
+
+    @state.setter
+    def state(self, state: dict) -> None:
+        self._rng.bit_generator.state = state
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         for rows in self.draw():
@@ -75,6 +95,38 @@ class ClassBatches:
                     for label in chosen
                 ]
             )
+
+
+def share_of_rank(
+    y: np.ndarray, classes_per_batch: int, samples_per_class: int, rank: int, size: int, seed: int
+) -> tuple[np.ndarray | None, int]:
+    """Return what one of several ranks draws its batches from.
+
+    Parameters
+    ----------
+    y : array of shape (n_samples,)
+        Class numbers from 0.
+    classes_per_batch, samples_per_class : int
+        Of a batch of one rank.
+    rank, size : int
+        Which of how many.
+    seed : int
+        The same on all ranks.
+
+    Returns
+    -------
+    classes : array of int or None
+        Classes of this rank alone, if there are enough to fill a batch on every rank; None is
+        all.
+    n_batches : int
+        Batches of a pass, the same on all ranks: all together hold the samples.
+    """
+    n_classes = int(y.max()) + 1
+    classes = None
+    if n_classes >= size * classes_per_batch:
+        classes = np.sort(np.random.default_rng(seed).permutation(n_classes)[rank::size])
+    batch = min(classes_per_batch, n_classes) * samples_per_class * size
+    return classes, max(MIN_BATCHES, -(-len(y) // batch))
 
 
 class _Shuffled:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import inspect
 import warnings
 from numbers import Integral, Real
@@ -22,19 +24,26 @@ from ..metrics import recall_at_k
 from ..utils._fit import FitProgress, fit_method
 from ..utils._pairs import check_index_pairs
 from ..utils._sklearn import CallbackSupportMixin, Interval, StrOptions, validate_data
-from ._batches import ClassBatches, augment_affine, rotate_classes
+from ._batches import ClassBatches, augment_affine, rotate_classes, share_of_rank
 from ._input import check_changes, encode_labels, flat_shape
 from ._modules import NAMED, module_arguments
 from ._net import EpochCallback, Interrupted, LossModule, MetricNet, NotFinite, embed
+from ._parts import PartParamsMixin
+from ._rank_net import FIRST_ONLY, RankNet
+from ._ranks import world_size
+from ._union import UnionLoss
 from .losses import get_loss, loss_parameters
 
 _OPTIMIZERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
-_PREFIXES = ("module__", "optimizer__", "loss__")
 _PATIENCE = 5
 
 
 class DeepMetricEmbedder(
-    ClassNamePrefixFeaturesOutMixin, TransformerMixin, CallbackSupportMixin, BaseEstimator
+    PartParamsMixin,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+    CallbackSupportMixin,
+    BaseEstimator,
 ):
     """Deep metric learning: a network that maps samples of a class near each other.
 
@@ -84,6 +93,30 @@ class DeepMetricEmbedder(
         Where to train: "cpu", "cuda", ...; "auto" takes a GPU if there is one.
     callbacks : list of skorch callbacks, default=None
         Such as a checkpoint or a schedule of the learning rate.
+    n_workers : int, default=1
+        Processes that train together, each with a batch of its own: on this machine, or on as
+        many workers of a dask cluster. See :ref:`distributed`.
+    client : distributed.Client, default=None
+        The cluster; None takes that of joblib's active dask backend, if there is one. It is not
+        stored with the estimator.
+    mining : {"global", "local"}, default="global"
+        Whether an anchor meets the samples of all workers, or of its own only.
+    remote_grad : bool, default=False
+        With global mining, whether samples get a gradient as partners of other workers' anchors
+        too. The gradient is then that of one process with all batches.
+    sync : {"hybrid", "allreduce"}, default="hybrid"
+        How the networks are kept together. "allreduce": the same network everywhere. "hybrid":
+        the same head, and backbones that go around a ring; for modules with a part `head`.
+    ring : {"parameters", "gradients"}, default="parameters"
+        What goes around the ring. With gradients nothing draws the backbones together.
+    ring_mix : float, default=0.5
+        The weight of the own part when it meets that of the neighbour.
+    max_restarts : int, default=1
+        How often training starts again, from the end of the last epoch, after a worker died.
+    timeout : float, default=60
+        Seconds after which a worker that does not answer counts as dead.
+    port : int, default=None
+        Where the workers meet, for firewalls; None takes a free port.
     random_state : int, RandomState instance or None, default=None
         Seeds weights, batches and augmentation.
     verbose : int, default=0
@@ -99,6 +132,15 @@ class DeepMetricEmbedder(
         Its network.
     history_ : list of dict
         Epoch, loss, seconds and, with held-out samples, recall@1.
+    consensus_ : ndarray of shape (n_epochs,)
+        After each epoch, the distance of a worker's backbone from that of its left neighbour,
+        mean over workers. Only with several workers, as the next two.
+    traffic_ : dict
+        Bytes that a worker sends in a step for "head", "backbone" and "mining", as its sockets
+        counted them; NaN where the system does not count. With sync="allreduce" the head's are
+        among the backbone's.
+    timing_ : dict
+        Seconds of a step in "compute" and in "communication", which is waiting for others.
     embedding_dim_ : int
         Columns of the embedding.
     classes_ : ndarray of shape (n_classes,)
@@ -141,6 +183,16 @@ class DeepMetricEmbedder(
         "early_stopping": ["boolean"],
         "device": [str],
         "callbacks": [list, tuple, None],
+        "n_workers": [Interval(Integral, 1, None, closed="left")],
+        "client": "no_validation",
+        "mining": [StrOptions({"global", "local"})],
+        "remote_grad": ["boolean"],
+        "sync": [StrOptions({"hybrid", "allreduce"})],
+        "ring": [StrOptions({"parameters", "gradients"})],
+        "ring_mix": [Interval(Real, 0, 1, closed="both")],
+        "max_restarts": [Interval(Integral, 0, None, closed="left")],
+        "timeout": [Interval(Real, 0, None, closed="neither")],
+        "port": [Interval(Integral, 1, 65535, closed="both"), None],
         "random_state": ["random_state"],
         "verbose": ["verbose"],
     }
@@ -164,6 +216,16 @@ class DeepMetricEmbedder(
         early_stopping=False,
         device="auto",
         callbacks=None,
+        n_workers=1,
+        client=None,
+        mining="global",
+        remote_grad=False,
+        sync="hybrid",
+        ring="parameters",
+        ring_mix=0.5,
+        max_restarts=1,
+        timeout=60,
+        port=None,
         random_state=None,
         verbose=0,
         **kwargs,
@@ -184,64 +246,30 @@ class DeepMetricEmbedder(
         self.early_stopping = early_stopping
         self.device = device
         self.callbacks = callbacks
+        self.n_workers = n_workers
+        self.client = client
+        self.mining = mining
+        self.remote_grad = remote_grad
+        self.sync = sync
+        self.ring = ring
+        self.ring_mix = ring_mix
+        self.max_restarts = max_restarts
+        self.timeout = timeout
+        self.port = port
         self.random_state = random_state
         self.verbose = verbose
         self.__dict__.update(kwargs)
 
-    # Parameters of the parts
+    # A client belongs to its process: clones share it, and nothing that is stored has it.
 
-    def _part_params(self):
-        """Return what was given beyond the named parameters."""
-        own = self._get_param_names()
-        return {
-            name: value
-            for name, value in vars(self).items()
-            if name not in own and not name.startswith("_") and not name.endswith("_")
-        }
+    def __getstate__(self):
+        return {**super().__getstate__(), "client": None}
 
-    def _check_part_params(self):
-        for name in self._part_params():
-            if not name.startswith(_PREFIXES):
-                raise TypeError(
-                    f"{type(self).__name__} has no parameter {name!r}. Parameters of its parts "
-                    f"begin with {', '.join(_PREFIXES)}."
-                )
-
-    def get_params(self, deep=True):
-        """Return the parameters, with those of the parts.
-
-        Parameters
-        ----------
-        deep : bool, default=True
-            As in scikit-learn.
-
-        Returns
-        -------
-        params : dict
-            Names and values.
-        """
-        return {**super().get_params(deep=deep), **self._part_params()}
-
-    def set_params(self, **params):
-        """Set parameters, also of the parts.
-
-        Parameters
-        ----------
-        **params
-            Such as ``lr=0.01`` or ``module__hidden=(64,)``.
-
-        Returns
-        -------
-        self : DeepMetricEmbedder
-            Itself.
-        """
-        parts = {name: params.pop(name) for name in list(params) if "__" in name}
-        super().set_params(**params)
-        self.__dict__.update(parts)
-        return self
-
-    def _params_of(self, prefix):
-        return {k[len(prefix) :]: v for k, v in vars(self).items() if k.startswith(prefix)}
+    def __sklearn_clone__(self):
+        bare = copy.copy(self)
+        clone = super(DeepMetricEmbedder, bare).__sklearn_clone__()
+        clone.client = self.client
+        return clone
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -303,19 +331,18 @@ class DeepMetricEmbedder(
         self.classes_, codes = encode_labels(y, len(X), type(self).__name__)
         check_changes(self._sample_shape, self.augment, self.class_rotations)
         seed = int(check_random_state(self.random_state).randint(2**31))
-        samples, labels = self._to_tensor(X), torch.from_numpy(codes)
-        train, validation = self._split(codes, seed)
+        samples = self._to_tensor(X)
         with (
             FitProgress(self, total=self.max_epochs, X=X, y=y, description="epoch") as progress,
             torch.random.fork_rng(),
         ):
-            torch.manual_seed(seed)
-            watch = EpochCallback(
-                progress, None if validation is None else (samples[validation], codes[validation])
-            )
-            batches = self._make_batches(samples[train], labels[train], seed)
-            self.net_ = self._make_net(watch, batches)
-            self._train(watch, samples[train], labels[train])
+            if self.n_workers > 1 or world_size() > 1:
+                from .distributed import train
+
+                for name, value in train(self, samples, codes, seed, progress).items():
+                    setattr(self, name, value)
+            else:
+                self._fit_net(samples, codes, seed, progress)
         self.module_ = self.net_.module_
         self.history_ = [
             {name: epoch[name] for name in epoch if name != "batches"}
@@ -323,6 +350,21 @@ class DeepMetricEmbedder(
         ]
         self.embedding_dim_ = embed(self.module_, samples[:2], self.net_.device).shape[1]
         return self
+
+    def _fit_net(self, samples, codes, seed, progress, ranks=None, **net_params):
+        """Train here, alone or as one of several ranks."""
+        labels = torch.from_numpy(codes)
+        train, validation = self._split(codes, seed)
+        held_out = None
+        if validation is not None:
+            held_out = samples[validation], codes[validation]
+            samples, labels = samples[train], labels[train]
+        torch.manual_seed(seed)
+        watch = EpochCallback(progress, held_out, None if ranks is None else ranks.mean)
+        batches = self._make_batches(samples, labels, seed, ranks)
+        self.net_ = self._make_net(watch, len(batches), seed, ranks, **net_params)
+        self.net_.make_batches = lambda dataset: batches
+        self._train(watch, samples, labels)
 
     def _split(self, codes, seed):
         """Return the rows to train on and those held out, or None."""
@@ -340,7 +382,7 @@ class DeepMetricEmbedder(
                 f"validation_fraction={fraction}: cannot hold out samples of each class: {error}"
             ) from error
 
-    def _make_batches(self, samples, labels, seed):
+    def _make_batches(self, samples, labels, seed, ranks=None):
         transforms = []
         if self.augment is not None:
             change = augment_affine if self.augment == "affine" else self.augment
@@ -353,16 +395,23 @@ class DeepMetricEmbedder(
                 X, y = change(X, y)
             return X, y
 
+        layout = self.classes_per_batch, self.samples_per_class
+        source, share = seed, {}
+        if ranks is not None:
+            source = [seed, ranks.rank]
+            names = "classes", "n_batches"
+            share = share_of_rank(labels.numpy(), *layout, ranks.rank, ranks.size, seed)
+            share = dict(zip(names, share, strict=True))
         return ClassBatches(
             samples,
             labels,
-            self.classes_per_batch,
-            self.samples_per_class,
-            np.random.default_rng(seed),
+            *layout,
+            np.random.default_rng(source),
             transform if transforms else None,
+            **share,
         )
 
-    def _make_net(self, watch, batches):
+    def _make_net(self, watch, n_batches, seed, ranks=None, **net_params):
         module = (
             NAMED.get(self.module, self.module) if isinstance(self.module, str) else self.module
         )
@@ -374,21 +423,33 @@ class DeepMetricEmbedder(
         arguments.update(self._params_of("module__"))
         optimizer = self.optimizer
         optimizer = _OPTIMIZERS[optimizer] if isinstance(optimizer, str) else optimizer
-        return MetricNet(
+        loss, net_class = self._make_loss(), MetricNet
+        if ranks is not None:
+            loss = UnionLoss(loss, ranks, self.mining, self.remote_grad, seed)
+            net_class = functools.partial(RankNet, ranks=ranks, plan=self._plan(seed), **net_params)
+        return net_class(
             module,
             criterion=LossModule,
-            criterion__loss=self._make_loss(),
+            criterion__loss=loss,
             optimizer=optimizer,
             lr=self.lr,
             max_epochs=self.max_epochs,
             train_split=None,
-            callbacks=self._make_callbacks(watch, len(batches)),
+            callbacks=self._make_callbacks(watch, n_batches, is_first=not ranks or ranks.rank == 0),
             device=self._choose_device(),
             verbose=0,
-            make_batches=lambda dataset: batches,
             **{f"module__{name}": value for name, value in arguments.items()},
             **{f"optimizer__{k}": v for k, v in self._params_of("optimizer__").items()},
         )
+
+    def _plan(self, seed):
+        return {
+            "mining": self.mining,
+            "sync": self.sync,
+            "ring": self.ring,
+            "ring_mix": self.ring_mix,
+            "seed": seed,
+        }
 
     def _make_loss(self):
         params = self._params_of("loss__")
@@ -401,13 +462,19 @@ class DeepMetricEmbedder(
             params = {**{k: v for k, v in known.items() if k in wanted}, **params}
         return get_loss(self.loss, miner=self.miner, **params)
 
-    def _make_callbacks(self, watch, n_batches):
+    def _make_callbacks(self, watch, n_batches, is_first=True):
         callbacks: list[Any] = [("epoch", watch)]
         given = list(self.callbacks or [])
         objects = [callback[1] if isinstance(callback, tuple) else callback for callback in given]
         for callback in objects:
             if not (isinstance(callback, Callback) or inspect.isclass(callback)):
                 raise TypeError(f"callbacks must hold skorch callbacks, got {callback!r}.")
+        if not is_first:  # one rank writes and prints for all
+            given = [
+                callback
+                for callback, item in zip(given, objects, strict=True)
+                if not issubclass(item if inspect.isclass(item) else type(item), FIRST_ONLY)
+            ]
         if not any(isinstance(callback, LRScheduler) for callback in objects):
             schedule = LRScheduler(
                 torch.optim.lr_scheduler.CosineAnnealingLR,
@@ -441,15 +508,15 @@ class DeepMetricEmbedder(
             self._keep_last_good(watch, error)
         # What belongs to the training data goes, so that the estimator can be stored without it.
         self.net_.make_batches = None
-        watch.progress = watch.validation = None
-        watch.good_weights = None
+        watch.progress = watch.validation = watch.average = None
+        watch.good_weights_ = None
 
     def _keep_last_good(self, watch, error):
-        if watch.good_weights is None:
+        if watch.good_weights_ is None:
             raise ValueError(
                 f"{error}, before one epoch was done: is X scaled? Try a smaller lr than {self.lr}."
             ) from None
-        self.net_.module_.load_state_dict(watch.good_weights)
+        self.net_.module_.load_state_dict(watch.good_weights_)
         warnings.warn(
             f"{error}; training stopped, and the weights of epoch {error.epoch - 1} are kept. Try "
             f"a smaller lr than {self.lr}.",

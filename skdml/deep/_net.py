@@ -76,10 +76,14 @@ class MetricNet(NeuralNet):
         X, y = unpack_data(batch)
         embeddings = check_embeddings(self.infer(X, **fit_params), len(X), self.module_)
         loss = self.get_loss(embeddings, y, X=X, training=True)
-        if not torch.isfinite(loss):
-            raise NotFinite(len(self.history), len(self.history[-1]["batches"]))
+        self.check_loss(loss)
         loss.backward()
         return {"loss": loss, "y_pred": embeddings}
+
+    def check_loss(self, loss):
+        """Raise an error if the loss of a batch is not finite."""
+        if not torch.isfinite(loss):
+            raise NotFinite(len(self.history), len(self.history[-1]["batches"]))
 
 
 def _is_stop_of_callback(error):
@@ -100,12 +104,15 @@ class EpochCallback(Callback):
         Told of each epoch.
     validation : tuple (X, y) or None
         Held-out samples.
+    average : callable, default=None
+        Makes the recall that of all ranks, where there are several.
     """
 
-    def __init__(self, progress, validation):
+    def __init__(self, progress, validation, average=None):
         self.progress = progress
         self.validation = validation
-        self.good_weights: dict[str, torch.Tensor] | None = None
+        self.average = average
+        self.good_weights_: dict[str, torch.Tensor] | None = None
 
     def on_epoch_end(self, net, **kwargs):
         """Watch, keep and report."""
@@ -113,11 +120,12 @@ class EpochCallback(Callback):
         if self.validation is not None:
             X, y = self.validation
             recall = recall_at_k(embed(net.module_, X, net.device), y, k=1)
+            recall = recall if self.average is None else self.average(recall)
             net.history.record("valid_recall", recall)
             figures["recall"] = recall
         weights = net.module_.state_dict()
         if all(torch.isfinite(value).all() for value in weights.values()):
-            self.good_weights = {name: value.clone() for name, value in weights.items()}
+            self.good_weights_ = {name: value.clone() for name, value in weights.items()}
         if self.progress.step(**figures):
             raise KeyboardInterrupt  # ends the training, as skorch has it
 

@@ -7,8 +7,10 @@ embeddings takes one matrix product, and memory does not grow with the steps of 
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import NamedTuple
 
 import torch
@@ -27,12 +29,20 @@ BLOCK = 128
 SPARSE = 0.04
 
 
+# The rows that count as anchors, a slice of the batch; None: all.
+_ANCHORS: ContextVar[slice | None] = ContextVar("anchors", default=None)
+
+
 class SparseWeights(NamedTuple):
-    """A derivative by S that is zero but for some pairs; a pair may be listed more than once."""
+    """A derivative by S that is zero but for some pairs; a pair may be listed more than once.
+
+    Where pairs have no order, both ends are anchors, whichever is listed first.
+    """
 
     rows: Tensor
     columns: Tensor
     values: Tensor
+    ordered: bool = True
 
 
 Weights = Tensor | SparseWeights
@@ -103,6 +113,42 @@ def _sparse(rows: Tensor, columns: Tensor, values: Tensor, size: int) -> Tensor:
     return torch.sparse_coo_tensor(places, values, (size, size), check_invariants=True)
 
 
+@contextlib.contextmanager
+def anchors_within(rows: slice | None):
+    """Let losses of the pair family have gradients for the pairs of some anchors only.
+
+    The value of a loss stays that of the whole batch. So one rank of many takes the share of its
+    own anchors, among the rows of all.
+
+    Parameters
+    ----------
+    rows : slice or None
+        Which rows of a batch are anchors; None: all.
+    """
+    token = _ANCHORS.set(rows)
+    try:
+        yield
+    finally:
+        _ANCHORS.reset(token)
+
+
+def _of_anchors(weights: Weights) -> Weights:
+    """Drop the derivative by the pairs whose anchor does not count."""
+    anchors = _ANCHORS.get()
+    if anchors is None:
+        return weights
+    if isinstance(weights, Tensor):
+        kept = torch.zeros_like(weights)
+        kept[anchors] = weights[anchors]
+        return kept
+    rows, columns, values, ordered = weights
+    if not ordered:
+        rows, columns = torch.cat([rows, columns]), torch.cat([columns, rows])
+        values = torch.cat([values, values]) / 2
+    kept = (rows >= anchors.start) & (rows < anchors.stop)
+    return SparseWeights(rows[kept], columns[kept], values[kept])
+
+
 class _OfSimilarities(torch.autograd.Function):
     """The value of a function of S = F F', with the derivative by S that the function gives."""
 
@@ -110,7 +156,7 @@ class _OfSimilarities(torch.autograd.Function):
     def forward(ctx, units, function):
         value, weights = function(gram(units))
         ctx.is_sparse = isinstance(weights, SparseWeights)
-        ctx.save_for_backward(units, *(weights if ctx.is_sparse else (weights,)))
+        ctx.save_for_backward(units, *(weights[:3] if ctx.is_sparse else (weights,)))
         return value
 
     @staticmethod
@@ -160,7 +206,8 @@ def similarity_loss(
 
     def function(similarities):
         masks = mine_masks(miner, similarities, positive, negative, embeddings, labels)
-        return term(similarities, *masks)
+        value, weights = term(similarities, *masks)
+        return value, _of_anchors(weights)
 
     return _OfSimilarities.apply(units, function)
 

@@ -34,9 +34,12 @@ def _largest(losses: Tensor, mask: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _weigh(places: Tensor, weights: Tensor, derivative: Tensor) -> SparseWeights:
+    """Return the derivative by S from the weights of pairs, which are of two equal ends."""
     size = len(derivative)
     rows = torch.div(places, size, rounding_mode="floor")
-    return SparseWeights(rows, places - rows * size, weights * derivative.take(places))
+    return SparseWeights(
+        rows, places - rows * size, weights * derivative.take(places), ordered=False
+    )
 
 
 def _mean_of_places(values, places, derivative):

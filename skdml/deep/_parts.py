@@ -1,0 +1,64 @@
+"""Parameters of an estimator's parts, such as ``module__hidden``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+PREFIXES = ("module__", "optimizer__", "loss__")
+
+
+class PartParamsMixin:
+    """For estimators that take the parameters of their parts as ``part__name``."""
+
+    def _part_params(self) -> dict[str, Any]:
+        """Return what was given beyond the named parameters."""
+        own = self._get_param_names()  # type: ignore[attr-defined]
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if name not in own and not name.startswith("_") and not name.endswith("_")
+        }
+
+    def _check_part_params(self):
+        for name in self._part_params():
+            if not name.startswith(PREFIXES):
+                raise TypeError(
+                    f"{type(self).__name__} has no parameter {name!r}. Parameters of its parts "
+                    f"begin with {', '.join(PREFIXES)}."
+                )
+
+    def get_params(self, deep=True):
+        """Return the parameters, with those of the parts.
+
+        Parameters
+        ----------
+        deep : bool, default=True
+            As in scikit-learn.
+
+        Returns
+        -------
+        params : dict
+            Names and values.
+        """
+        return {**super().get_params(deep=deep), **self._part_params()}
+
+    def set_params(self, **params):
+        """Set parameters, also of the parts.
+
+        Parameters
+        ----------
+        **params
+            Such as ``lr=0.01`` or ``module__hidden=(64,)``.
+
+        Returns
+        -------
+        self : estimator
+            Itself.
+        """
+        parts = {name: params.pop(name) for name in list(params) if "__" in name}
+        super().set_params(**params)
+        self.__dict__.update(parts)
+        return self
+
+    def _params_of(self, prefix):
+        return {k[len(prefix) :]: v for k, v in vars(self).items() if k.startswith(prefix)}

@@ -1,0 +1,8 @@
+"""cloudpickle, which joblib has as a requirement, or inside itself before 1.6."""
+
+try:
+    import cloudpickle
+except ImportError:  # pragma: no cover
+    from joblib.externals import cloudpickle  # type: ignore[no-redef,attr-defined]
+
+__all__ = ["cloudpickle"]

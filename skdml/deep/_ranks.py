@@ -1,0 +1,248 @@
+"""The processes that train together: their groups, their batches and the time spent waiting."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import struct
+import time
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ._traffic import bytes_sent, open_sockets
+
+# What is sent, each over connections of its own, so that it can be counted.
+CHANNELS = ("head", "backbone", "mining")
+
+
+def world_size() -> int:
+    """Return how many processes the environment says there are, as torchrun sets it."""
+    return int(os.environ.get("WORLD_SIZE") or 1)
+
+
+def is_communication_error(error: BaseException) -> bool:
+    """Tell whether an error came from the network between ranks: another rank is the cause."""
+    text = str(error)
+    return isinstance(error, dist.DistError) or (
+        isinstance(error, RuntimeError)
+        and any(name in text for name in ("gloo", "NCCL", "TCPStore"))
+    )
+
+
+class Heartbeat:
+    """A counter in a file, which others can read while this process is busy or gone.
+
+    Parameters
+    ----------
+    path : path-like
+        The file.
+    """
+
+    def __init__(self, path: Any):
+        with open(path, "wb+") as file:
+            file.write(bytes(8))
+            file.flush()
+            self._memory = mmap.mmap(file.fileno(), 8)
+        self._count = 0
+
+    def beat(self) -> None:
+        """Count on."""
+        self._count += 1
+        self._memory[:8] = struct.pack("=Q", self._count)
+
+    @staticmethod
+    def read(path: Any) -> int:
+        """Return the count of a file, 0 where there is none."""
+        try:
+            with open(path, "rb") as file:
+                return struct.unpack("=Q", file.read(8))[0]
+        except (OSError, struct.error):
+            return 0
+
+
+class Ranks:
+    """The processes that train together, as one of them sees it.
+
+    The default process group must exist. Every method with communication is called by all ranks,
+    in the same order.
+
+    Parameters
+    ----------
+    timeout : float
+        Seconds after which waiting for another rank is an error.
+    heartbeat : Heartbeat, default=None
+        Counts every step towards the others, so that the one that hangs can be found.
+
+    Attributes
+    ----------
+    rank, size : int
+        Which of how many.
+    waited : float
+        Seconds spent waiting for others and for the network.
+    """
+
+    def __init__(self, timeout: float, heartbeat: Heartbeat | None = None):
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self.left, self.right = (self.rank - 1) % self.size, (self.rank + 1) % self.size
+        self.waited = 0.0
+        self._timeout = timedelta(seconds=timeout)
+        self._heartbeat = heartbeat
+        self.groups: dict[str, Any] = {}
+        self._sockets: dict[str, set[int]] = {}
+        for channel in CHANNELS:
+            before = open_sockets()
+            self.groups[channel] = dist.new_group(timeout=self._timeout)
+            self._warm_up(channel)
+            self._sockets[channel] = set(open_sockets()) - set(before)
+        self.barrier()
+        self._start = self._sent()
+
+    def _warm_up(self, channel):
+        """Open the connections of a group."""
+        dist.all_reduce(torch.zeros(self.size), group=self.groups[channel])
+        if channel == "backbone" and self.size > 1:
+            self.finish(self.shift(torch.zeros(1)))
+
+    def close(self) -> None:
+        """Leave the groups."""
+        for group in self.groups.values():
+            dist.destroy_process_group(group)
+        self.groups = {}
+
+    # Time and traffic
+
+    def beat(self) -> None:
+        """Show that this rank is alive."""
+        if self._heartbeat is not None:
+            self._heartbeat.beat()
+
+    @contextlib.contextmanager
+    def waiting(self):
+        """Count the time inside as waiting."""
+        self.beat()
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.waited += time.perf_counter() - start
+
+    def _sent(self):
+        return {channel: bytes_sent(inodes) for channel, inodes in self._sockets.items()}
+
+    def start_counting(self) -> None:
+        """Count bytes and waiting from here on."""
+        self._start, self.waited = self._sent(), 0.0
+
+    def traffic(self) -> dict[str, int | None]:
+        """Return the bytes sent over each channel since `start_counting`; None if not known."""
+        return {
+            channel: None if sent is None else sent - self._start[channel]
+            for channel, sent in self._sent().items()
+        }
+
+    # Communication
+
+    def barrier(self) -> None:
+        """Wait for all."""
+        self.sum(torch.zeros(1))
+
+    def sum(self, tensor: Tensor, channel: str = "mining") -> Tensor:
+        """Add a tensor up over the ranks, in place."""
+        with self.waiting():
+            dist.all_reduce(tensor, group=self.groups[channel])
+        return tensor
+
+    def mean(self, value: float) -> float:
+        """Return the mean of a number over the ranks."""
+        return float(self.sum(torch.tensor([value], dtype=torch.float64))) / self.size
+
+    def any(self, flag: bool) -> bool:
+        """Tell whether a flag is set on any rank."""
+        return bool(self.sum(torch.tensor([int(flag)])) > 0)
+
+    def copy_from_first(self, tensors: list[Tensor]) -> None:
+        """Overwrite tensors by those of rank 0."""
+        with self.waiting():
+            for tensor in tensors:
+                dist.broadcast(tensor.detach(), 0, group=self.groups["backbone"])
+
+    def object_of_first(self, value: Any) -> Any:
+        """Return the object of rank 0."""
+        values = [value]
+        with self.waiting():
+            dist.broadcast_object_list(values, 0, group=self.groups["mining"])
+        return values[0]
+
+    def all_objects(self, value: Any) -> list:
+        """Return the objects of all ranks."""
+        values = [None] * self.size
+        with self.waiting():
+            dist.all_gather_object(values, value, group=self.groups["mining"])
+        return values
+
+    def shift(self, tensor: Tensor) -> tuple[Tensor, list]:
+        """Begin to send a tensor to the right, and to receive that of the left neighbour.
+
+        The tensor must stay as it is until `finish`.
+        """
+        received, group = torch.empty_like(tensor), self.groups["backbone"]
+        works = [
+            dist.isend(tensor, self.right, group=group),
+            dist.irecv(received, self.left, group=group),
+        ]
+        return received, works
+
+    def finish(self, shifted: tuple[Tensor, list]) -> Tensor:
+        """Wait for what `shift` began, and return what came."""
+        received, works = shifted
+        with self.waiting():
+            for work in works:
+                work.wait(self._timeout)
+        return received
+
+    def gather(self, rows: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, slice]:
+        """Gather the rows and labels of all ranks, which may have different numbers of them.
+
+        Parameters
+        ----------
+        rows : Tensor of shape (n_own, features)
+            Embeddings. What comes back has no gradient.
+        labels : Tensor of shape (n_own,)
+            Whole numbers.
+
+        Returns
+        -------
+        rows : Tensor of shape (n_all, features)
+            In the order of the ranks.
+        labels : Tensor of shape (n_all,)
+            Likewise.
+        own : slice
+            Where the rows of this rank are.
+        """
+        group, rows, labels = self.groups["mining"], rows.detach(), labels.to(torch.int64)
+        with self.waiting():
+            sizes = rows.new_empty(self.size, dtype=torch.int64)
+            dist.all_gather(list(sizes.split(1)), sizes.new_tensor([len(rows)]), group=group)
+            counts = sizes.tolist()
+            # Rows and labels as bytes, in one message, padded to the longest.
+            parts = [
+                rows.contiguous().view(torch.uint8),
+                labels[:, None].contiguous().view(torch.uint8),
+            ]
+            packed = parts[0].new_zeros(max(counts), sum(part.shape[1] for part in parts))
+            packed[: len(rows)] = torch.cat(parts, dim=1)
+            found = packed.new_empty(self.size, *packed.shape)
+            dist.all_gather(list(found), packed, group=group)
+        found = torch.cat([block[:count] for block, count in zip(found, counts, strict=True)])
+        width = parts[0].shape[1]
+        start = sum(counts[: self.rank])
+        return (
+            found[:, :width].contiguous().view(rows.dtype),
+            found[:, width:].contiguous().view(torch.int64)[:, 0],
+            slice(start, start + counts[self.rank]),
+        )

@@ -1,0 +1,258 @@
+"""How replicas of a network are kept together: all-reduce, or a ring for the backbone."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ._ranks import Ranks
+
+# The option of DDP whether rank 0 sends its buffers in every step; torch 2.13 renamed it.
+_SYNC_BUFFERS = (
+    "forward_sync_buffers"
+    if "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
+    else "broadcast_buffers"
+)
+
+
+def flatten(tensors: list[Tensor]) -> Tensor:
+    """Copy tensors into one vector."""
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+
+
+def unflatten(vector: Tensor, tensors: list[Tensor]) -> list[Tensor]:
+    """Return the parts of a vector, in the shapes of some tensors."""
+    parts = vector.split([tensor.numel() for tensor in tensors])
+    return [
+        part.view_as(tensor).to(tensor.dtype) for part, tensor in zip(parts, tensors, strict=True)
+    ]
+
+
+def trained(module: nn.Module) -> list[Tensor]:
+    """Return the parameters that have gradients."""
+    return [parameter for parameter in module.parameters() if parameter.requires_grad]
+
+
+def averaged_buffers(module: nn.Module) -> list[Tensor]:
+    """Return the buffers that have a mean, such as the statistics of batch norm."""
+    return [buffer for buffer in module.buffers() if buffer.is_floating_point()]
+
+
+def average(tensors: list[Tensor], ranks: Ranks) -> None:
+    """Replace tensors by their mean over the ranks."""
+    if tensors:
+        total = ranks.sum(flatten(tensors), "backbone").div_(ranks.size)
+        with torch.no_grad():
+            for tensor, mean in zip(tensors, unflatten(total, tensors), strict=True):
+                tensor.copy_(mean)
+
+
+class GradientMean:
+    """Averages the gradients of some parameters over the ranks, once the last of them is there.
+
+    The rest of the backward pass goes on meanwhile.
+
+    Parameters
+    ----------
+    parameters : list of Tensor
+        Whose gradients.
+    ranks : Ranks
+        The processes.
+    """
+
+    def __init__(self, parameters: list[Tensor], ranks: Ranks):
+        self._parameters, self._ranks = parameters, ranks
+        self._left, self._work, self._sum = len(parameters), None, torch.empty(0)
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(self._on_gradient)
+            for parameter in parameters
+        ]
+
+    def _on_gradient(self, parameter):
+        self._left -= 1
+        if self._left == 0:
+            self._begin()
+
+    def _begin(self):
+        for parameter in self._parameters:
+            if parameter.grad is None:  # not used in this step
+                parameter.grad = torch.zeros_like(parameter)
+        self._sum = flatten([parameter.grad for parameter in self._parameters])
+        self._work = dist.all_reduce(self._sum, group=self._ranks.groups["head"], async_op=True)
+
+    def finish(self) -> None:
+        """Wait, and set the gradients to their means."""
+        if not self._parameters:
+            return
+        if self._work is None:
+            self._begin()
+        with self._ranks.waiting():
+            self._work.wait()
+        self._sum.div_(self._ranks.size)
+        for parameter, mean in zip(
+            self._parameters, unflatten(self._sum, self._parameters), strict=True
+        ):
+            parameter.grad.copy_(mean)
+        self._left, self._work = len(self._parameters), None
+
+    def close(self) -> None:
+        """Leave the parameters alone."""
+        for hook in self._hooks:
+            hook.remove()
+
+
+class AllReduce:
+    """Gradients of all parameters are averaged over the ranks in every step, by torch's DDP.
+
+    Parameters
+    ----------
+    module, criterion : nn.Module
+        The network, and the loss, which may have parameters too.
+    ranks : Ranks
+        The processes.
+    """
+
+    def __init__(self, module: nn.Module, criterion: nn.Module, ranks: Ranks):
+        self._module, self._ranks = module, ranks
+        # Unused parameters are looked for because DDP then keeps its buckets as they are from the
+        # first step on: otherwise a run that starts again adds up in another order.
+        self._replica = DistributedDataParallel(
+            module,
+            process_group=ranks.groups["backbone"],
+            find_unused_parameters=True,
+            **{_SYNC_BUFFERS: False},
+        )
+        ranks.copy_from_first(list(criterion.parameters()))
+        self._rest = GradientMean(trained(criterion), ranks)
+        # DDP waits inside of `backward`: from the last gradient on there is nothing else to do.
+        self._last_gradient = 0.0
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(self._on_gradient)
+            for parameter in trained(module)
+        ]
+
+    def _on_gradient(self, parameter):
+        self._last_gradient = time.perf_counter()
+
+    def begin(self) -> None:
+        """Begin a step."""
+        self._ranks.beat()
+
+    def forward(self, X: Any) -> Any:
+        """Apply the network."""
+        return self._replica(X)
+
+    def finish(self) -> None:
+        """End a step: gradients are those that the optimiser shall see."""
+        self._ranks.waited += time.perf_counter() - self._last_gradient
+        self._rest.finish()
+
+    def compared(self) -> list[Tensor]:
+        """Return what should be alike on all ranks."""
+        return trained(self._module)
+
+    def agree(self) -> None:
+        """Make all replicas the same model."""
+        average(averaged_buffers(self._module), self._ranks)
+
+    def close(self) -> None:
+        """Let go of the network."""
+        for hook in self._hooks:
+            hook.remove()
+        self._rest.close()
+        del self._replica
+
+
+class Hybrid:
+    """The head by all-reduce, the backbone by a ring.
+
+    In every step the gradients of the head are averaged over all ranks, so that it is the same
+    everywhere. A rank's backbone, or the gradient of it, is mixed with that of its left neighbour
+    only. Statistics of batch norm go around with it.
+
+    Parameters
+    ----------
+    module, criterion : nn.Module
+        The network, with a part `head`, and the loss, which may have parameters too.
+    ranks : Ranks
+        The processes.
+    ring : {"parameters", "gradients"}
+        What goes around.
+    mix : float
+        The weight of the own part, beta.
+    """
+
+    def __init__(
+        self, module: nn.Module, criterion: nn.Module, ranks: Ranks, ring: str, mix: float
+    ):
+        self._module, self._ranks, self._ring, self._mix = module, ranks, ring, mix
+        head = getattr(module, "head", None)
+        if not isinstance(head, nn.Module):
+            raise ValueError(
+                f"sync='hybrid' needs a module with a part `head`, its last layer, which "
+                f"{type(module).__name__} has not. Name that layer `head`, or use "
+                "sync='allreduce', which needs no parts."
+            )
+        of_head = {id(parameter) for parameter in head.parameters()}
+        self._backbone = [p for p in trained(module) if id(p) not in of_head]
+        self._buffers = averaged_buffers(module)
+        ranks.copy_from_first([*module.parameters(), *module.buffers(), *criterion.parameters()])
+        self._head = GradientMean([*trained(head), *trained(criterion)], ranks)
+        self._shifted: Any = None
+
+    def begin(self) -> None:
+        """Begin a step: the backbone is on its way while the network is applied."""
+        self._ranks.beat()
+        if self._ring == "parameters":
+            self._send(self._backbone)
+
+    def _send(self, tensors):
+        tensors = [*tensors, *self._buffers]
+        self._shifted = self._ranks.shift(flatten(tensors)) if tensors else None
+
+    def forward(self, X: Any) -> Any:
+        """Apply the network."""
+        return self._module(X)
+
+    def finish(self) -> None:
+        """End a step: gradients and weights are those that the optimiser shall start from."""
+        self._head.finish()
+        tensors: list[Any] = self._backbone
+        if self._ring == "gradients":
+            tensors = [p.grad if p.grad is not None else torch.zeros_like(p) for p in tensors]
+            self._send(tensors)
+        if self._shifted is None:
+            return
+        mixed = [*tensors, *self._buffers]
+        left = unflatten(self._ranks.finish(self._shifted), mixed)
+        with torch.no_grad():
+            for own, other in zip(mixed, left, strict=True):
+                own.lerp_(other, 1 - self._mix)
+        self._shifted = None
+
+    def compared(self) -> list[Tensor]:
+        """Return what the ring brings together."""
+        return self._backbone
+
+    def agree(self) -> None:
+        """Make all replicas the same model: their average."""
+        average([*self._backbone, *self._buffers], self._ranks)
+
+    def close(self) -> None:
+        """Let go of the network."""
+        self._head.close()
+
+
+def ring_distance(tensors: list[Tensor], ranks: Ranks) -> float:
+    """Return the distance of some parameters from those of the left neighbour, mean over ranks."""
+    if not tensors:
+        return 0.0
+    own = flatten(tensors)
+    left = ranks.finish(ranks.shift(own))
+    return ranks.mean(float(torch.linalg.vector_norm(own - left)))

@@ -1,0 +1,201 @@
+"""Ranks that are killed, that hang, and dask workers that die: for real."""
+
+import os
+import signal
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("skorch")
+psutil = pytest.importorskip("psutil")
+
+import rank_toys as toys  # noqa: E402
+from skorch.callbacks import Callback  # noqa: E402
+
+from skdml import DeepMetricEmbedder  # noqa: E402
+from skdml.deep._host import RankError  # noqa: E402
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def digits():
+    X, y = load_digits(return_X_y=True)
+    return X[:400] / 16, y[:400], X[400:800] / 16
+
+
+class Harm(Callback):
+    """Does something to one rank in a given step of epoch 2, a number of times."""
+
+    def __init__(self, folder, rank=1, how="kill", times=1, step=5):
+        self.folder, self.rank, self.how, self.times = str(folder), rank, how, times
+        self.step = step
+
+    def on_batch_begin(self, net, **kwargs):
+        is_there = len(net.history) == 2 and len(net.history[-1]["batches"]) == self.step
+        if not is_there or os.environ.get("RANK") != str(self.rank):
+            return
+        done = len(list(Path(self.folder).glob("harm-*")))
+        if done >= self.times:
+            return
+        (Path(self.folder) / f"harm-{done}").write_text(repr(time.time()))
+        if self.how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif self.how == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        elif self.how == "kill worker":
+            host = psutil.Process(os.getppid())
+            host.parent().kill()
+            time.sleep(60)
+
+
+def quick(**params):
+    defaults = {
+        "max_epochs": 3,
+        "module__hidden": (32,),
+        "classes_per_batch": 3,  # classes of their own for three ranks
+        "n_workers": 3,
+        "random_state": 0,
+        "timeout": 20,
+    }
+    return DeepMetricEmbedder(**{**defaults, **params})
+
+
+def weights_of(model):
+    return {name: value.numpy() for name, value in model.module_.state_dict().items()}
+
+
+def assert_same_weights(one, other):
+    for name, value in weights_of(one).items():
+        np.testing.assert_array_equal(value, weights_of(other)[name])
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"sync": "allreduce", "remote_grad": True, "loss": "thesis"},
+        {"ring": "gradients", "mining": "local", "early_stopping": True, "loss": "proxy-anchor"},
+    ],
+)
+def test_a_killed_rank_starts_again_and_the_weights_are_the_same(
+    params, digits, tmp_path, monkeypatch
+):
+    mark = toys.new_mark(monkeypatch)
+    whole = quick(**params).fit(*digits[:2])
+    with pytest.warns(RuntimeWarning, match="rank 1 was killed by SIGKILL.*restart 1 of 1"):
+        model = quick(callbacks=[Harm(tmp_path)], **params).fit(*digits[:2])
+    assert_same_weights(model, whole)
+    assert [e["train_loss"] for e in model.history_] == [e["train_loss"] for e in whole.history_]
+    np.testing.assert_array_equal(model.consensus_, whole.consensus_)
+    assert toys.marked(mark) == []
+
+
+def test_one_clear_error_when_it_may_not_start_again(digits, tmp_path, monkeypatch):
+    mark = toys.new_mark(monkeypatch)
+    with (
+        pytest.warns(RuntimeWarning, match="rank 2 was killed"),
+        pytest.raises(RankError, match=r"rank 2 was killed by SIGKILL[\s\S]*max_restarts=1"),
+    ):
+        quick(callbacks=[Harm(tmp_path, rank=2, times=2)]).fit(*digits[:2])
+    assert time.time() - last_harm(tmp_path) < 20 + 10
+    assert toys.marked(mark) == []
+
+
+def last_harm(folder):
+    return max(float(path.read_text()) for path in Path(folder).glob("harm-*"))
+
+
+@pytest.mark.parametrize("sync", ["hybrid", "allreduce"])
+def test_a_rank_that_hangs_is_found_and_named(sync, digits, tmp_path, monkeypatch):
+    mark = toys.new_mark(monkeypatch)
+    model = quick(callbacks=[Harm(tmp_path, how="stop")], sync=sync, timeout=6, max_restarts=0)
+    with pytest.raises(RankError, match="rank 1 did not answer for 6 s"):
+        model.fit(*digits[:2])
+    assert 6 <= time.time() - last_harm(tmp_path) < 6 + 10
+    assert not hasattr(model, "net_")
+    assert toys.marked(mark) == []
+
+
+def test_a_rank_that_hangs_once_costs_time_only(digits, tmp_path):
+    whole = quick().fit(*digits[:2])
+    with pytest.warns(RuntimeWarning, match="rank 1 did not answer for 6 s"):
+        model = quick(callbacks=[Harm(tmp_path, how="stop")], timeout=6).fit(*digits[:2])
+    assert_same_weights(model, whole)
+
+
+# On a cluster
+
+
+@pytest.fixture(scope="module")
+def client():
+    distributed = pytest.importorskip("distributed")
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        yield client
+
+
+def ranks_of(client):
+    """Count the processes of ranks under the workers of a cluster."""
+    return sum(
+        "skdml.deep._rank" in " ".join(child.cmdline())
+        for worker in client.run(os.getpid).values()
+        for child in psutil.Process(worker).children(recursive=True)
+    )
+
+
+def test_ranks_on_dask_workers_give_what_ranks_on_one_machine_give(client, digits):
+    import joblib
+
+    here = quick(n_workers=2).fit(*digits[:2])
+    there = quick(n_workers=2, client=client).fit(*digits[:2])
+    assert_same_weights(there, here)
+    with joblib.parallel_config(backend="dask"):
+        assert_same_weights(quick(n_workers=2).fit(*digits[:2]), here)
+    assert ranks_of(client) == 0
+    with pytest.raises(ValueError, match=r"n_workers=3 needs as many workers.*but it has 2"):
+        quick(n_workers=3, client=client).fit(*digits[:2])
+
+
+def test_a_rank_that_dies_on_a_cluster_starts_again(client, digits, tmp_path):
+    whole = quick(n_workers=2).fit(*digits[:2])
+    with pytest.warns(RuntimeWarning, match="rank 1 was killed by SIGKILL"):
+        model = quick(n_workers=2, client=client, callbacks=[Harm(tmp_path)]).fit(*digits[:2])
+    assert_same_weights(model, whole)
+    assert ranks_of(client) == 0
+
+
+def test_a_dask_worker_that_dies_costs_time_only(client, digits, tmp_path):
+    whole = quick(n_workers=2).fit(*digits[:2])
+    harm = Harm(tmp_path, how="kill worker")
+    with pytest.warns(RuntimeWarning, match="rank 1 was lost with its dask worker"):
+        model = quick(n_workers=2, client=client, callbacks=[harm]).fit(*digits[:2])
+    assert_same_weights(model, whole)
+
+
+def test_a_dask_worker_that_dies_again_is_an_error(client, digits, tmp_path):
+    harm = Harm(tmp_path, how="kill worker")
+    model = quick(n_workers=2, client=client, callbacks=[harm], max_restarts=0)
+    with (
+        warnings.catch_warnings(),
+        pytest.raises(RankError, match="rank 1 was lost with its dask worker tcp://"),
+    ):
+        model.fit(*digits[:2])
+    assert time.time() - last_harm(tmp_path) < 20 + 10
+    client.wait_for_workers(2, timeout=60)
+    assert ranks_of(client) == 0
+
+
+def test_errors_on_a_cluster_come_up_as_they_are(client, digits):
+    with pytest.raises(ZeroDivisionError):
+        quick(n_workers=2, client=client, loss=lambda embeddings, labels: 1 / 0).fit(*digits[:2])
+    assert ranks_of(client) == 0
