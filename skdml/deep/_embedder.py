@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import copy
-import functools
-import inspect
 import warnings
 from numbers import Integral, Real
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,29 +14,20 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import StratifiedShuffleSplit
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
-from skorch.callbacks import Callback, EarlyStopping, LRScheduler
-from torch import nn
 
 from ..metrics import recall_at_k
 from ..utils._fit import FitProgress, fit_method
 from ..utils._pairs import check_index_pairs
 from ..utils._sklearn import CallbackSupportMixin, Interval, StrOptions, validate_data
-from ._batches import ClassBatches, augment_affine, rotate_classes, share_of_rank
+from ._assembly import OPTIMIZERS, AssemblyMixin
 from ._input import check_changes, encode_labels, flat_shape
-from ._modules import NAMED, module_arguments
-from ._net import EpochCallback, Interrupted, LossModule, MetricNet, NotFinite, embed
-from ._parts import PartParamsMixin
-from ._rank_net import FIRST_ONLY, RankNet
+from ._modules import NAMED
+from ._net import EpochCallback, Interrupted, NotFinite, embed
 from ._ranks import world_size
-from ._union import UnionLoss
-from .losses import get_loss, loss_parameters
-
-_OPTIMIZERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
-_PATIENCE = 5
 
 
 class DeepMetricEmbedder(
-    PartParamsMixin,
+    AssemblyMixin,
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
     CallbackSupportMixin,
@@ -175,7 +163,7 @@ class DeepMetricEmbedder(
         "classes_per_batch": [Interval(Integral, 2, None, closed="left")],
         "samples_per_class": [Interval(Integral, 2, None, closed="left")],
         "max_epochs": [Interval(Integral, 1, None, closed="left")],
-        "optimizer": [StrOptions(set(_OPTIMIZERS)), callable],
+        "optimizer": [StrOptions(set(OPTIMIZERS)), callable],
         "lr": [Interval(Real, 0, None, closed="neither")],
         "augment": [StrOptions({"affine"}), callable, None],
         "class_rotations": ["boolean"],
@@ -382,123 +370,6 @@ class DeepMetricEmbedder(
                 f"validation_fraction={fraction}: cannot hold out samples of each class: {error}"
             ) from error
 
-    def _make_batches(self, samples, labels, seed, ranks=None):
-        transforms = []
-        if self.augment is not None:
-            change = augment_affine if self.augment == "affine" else self.augment
-            transforms.append(lambda X, y: (change(X), y))
-        if self.class_rotations:
-            transforms.append(rotate_classes)
-
-        def transform(X, y):
-            for change in transforms:
-                X, y = change(X, y)
-            return X, y
-
-        layout = self.classes_per_batch, self.samples_per_class
-        source, share = seed, {}
-        if ranks is not None:
-            source = [seed, ranks.rank]
-            names = "classes", "n_batches"
-            share = share_of_rank(labels.numpy(), *layout, ranks.rank, ranks.size, seed)
-            share = dict(zip(names, share, strict=True))
-        return ClassBatches(
-            samples,
-            labels,
-            *layout,
-            np.random.default_rng(source),
-            transform if transforms else None,
-            **share,
-        )
-
-    def _make_net(self, watch, n_batches, seed, ranks=None, **net_params):
-        module = (
-            NAMED.get(self.module, self.module) if isinstance(self.module, str) else self.module
-        )
-        if not (inspect.isclass(module) and issubclass(module, nn.Module)):
-            raise TypeError(
-                f"module must be 'mlp', 'convnet' or a subclass of torch.nn.Module, got {module!r}."
-            )
-        arguments = module_arguments(module, self._sample_shape, self.embedding_dim)
-        arguments.update(self._params_of("module__"))
-        optimizer = self.optimizer
-        optimizer = _OPTIMIZERS[optimizer] if isinstance(optimizer, str) else optimizer
-        loss, net_class = self._make_loss(), MetricNet
-        if ranks is not None:
-            loss = UnionLoss(loss, ranks, self.mining, self.remote_grad, seed)
-            net_class = functools.partial(RankNet, ranks=ranks, plan=self._plan(seed), **net_params)
-        return net_class(
-            module,
-            criterion=LossModule,
-            criterion__loss=loss,
-            optimizer=optimizer,
-            lr=self.lr,
-            max_epochs=self.max_epochs,
-            train_split=None,
-            callbacks=self._make_callbacks(watch, n_batches, is_first=not ranks or ranks.rank == 0),
-            device=self._choose_device(),
-            verbose=0,
-            **{f"module__{name}": value for name, value in arguments.items()},
-            **{f"optimizer__{k}": v for k, v in self._params_of("optimizer__").items()},
-        )
-
-    def _plan(self, seed):
-        return {
-            "mining": self.mining,
-            "sync": self.sync,
-            "ring": self.ring,
-            "ring_mix": self.ring_mix,
-            "seed": seed,
-        }
-
-    def _make_loss(self):
-        params = self._params_of("loss__")
-        if isinstance(self.loss, str):
-            known = {
-                "num_classes": len(self.classes_) * (4 if self.class_rotations else 1),
-                "embedding_size": self.embedding_dim,
-            }
-            wanted = loss_parameters(self.loss)
-            params = {**{k: v for k, v in known.items() if k in wanted}, **params}
-        return get_loss(self.loss, miner=self.miner, **params)
-
-    def _make_callbacks(self, watch, n_batches, is_first=True):
-        callbacks: list[Any] = [("epoch", watch)]
-        given = list(self.callbacks or [])
-        objects = [callback[1] if isinstance(callback, tuple) else callback for callback in given]
-        for callback in objects:
-            if not (isinstance(callback, Callback) or inspect.isclass(callback)):
-                raise TypeError(f"callbacks must hold skorch callbacks, got {callback!r}.")
-        if not is_first:  # one rank writes and prints for all
-            given = [
-                callback
-                for callback, item in zip(given, objects, strict=True)
-                if not issubclass(item if inspect.isclass(item) else type(item), FIRST_ONLY)
-            ]
-        if not any(isinstance(callback, LRScheduler) for callback in objects):
-            schedule = LRScheduler(
-                torch.optim.lr_scheduler.CosineAnnealingLR,
-                T_max=self.max_epochs * n_batches,
-                step_every="batch",
-            )
-            callbacks.append(("lr_schedule", schedule))
-        callbacks += given
-        if self.early_stopping:
-            stopping = EarlyStopping(
-                "valid_recall",
-                patience=_PATIENCE,
-                lower_is_better=False,
-                load_best=True,
-                sink=_quiet,
-            )
-            callbacks.append(("early_stopping", stopping))
-        return callbacks
-
-    def _choose_device(self):
-        if self.device != "auto":
-            return self.device
-        return "cuda" if torch.cuda.is_available() else "cpu"
-
     def _train(self, watch, samples, labels):
         try:
             self.net_.fit(samples, labels)
@@ -593,7 +464,3 @@ class DeepMetricEmbedder(
             Between 0 and 1.
         """
         return recall_at_k(self.transform(X), y, k=1)
-
-
-def _quiet(*args, **kwargs):
-    """Stands for `print` where skorch would report."""

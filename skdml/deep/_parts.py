@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from sklearn.base import BaseEstimator
+
 PREFIXES = ("module__", "optimizer__", "loss__")
 
 
-class PartParamsMixin:
+class PartParamsMixin(BaseEstimator):
     """For estimators that take the parameters of their parts as ``part__name``."""
 
     def _part_params(self) -> dict[str, Any]:
         """Return what was given beyond the named parameters."""
-        own = self._get_param_names()  # type: ignore[attr-defined]
+        own = self._get_param_names()
         return {
             name: value
             for name, value in vars(self).items()

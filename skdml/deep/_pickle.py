@@ -3,6 +3,6 @@
 try:
     import cloudpickle
 except ImportError:  # pragma: no cover
-    from joblib.externals import cloudpickle  # type: ignore[no-redef,attr-defined]
+    from joblib.externals import cloudpickle
 
 __all__ = ["cloudpickle"]

@@ -27,8 +27,8 @@ import torch
 import torch.distributed as dist
 
 from ._pickle import cloudpickle
-from ._rank_net import Checkpoints, write_whole
-from ._ranks import Heartbeat, Ranks, is_communication_error
+from ._rank_net import COUNTED, Checkpoints, write_whole
+from ._ranks import CHANNELS, Heartbeat, Ranks, is_communication_error
 
 # Processes may take long to import packages before they meet.
 START_SECONDS = 180.0
@@ -151,11 +151,11 @@ def train_rank(
         )
     net = estimator.net_
     net.agree()
-    counts = ranks.all_objects(dict(net.counts))
+    counts = ranks.all_objects(net.counts)
     loss = net.criterion_.loss.loss
     mean = {
-        name: float(np.mean([own.get(name, 0.0) / max(own.get("steps", 0), 1) for own in counts]))
-        for name in ("head", "backbone", "mining", "seconds", "communication")
+        name: float(np.mean([own[name] / max(own["steps"], 1) for own in counts]))
+        for name in COUNTED
     }
     return {
         "module_": _to_cpu(net.module_.state_dict()),
@@ -163,7 +163,7 @@ def train_rank(
         "loss": _to_cpu(loss.state_dict()) if isinstance(loss, torch.nn.Module) else {},
         "history": list(net.history),
         "consensus": list(net.consensus),
-        "traffic": {name: mean[name] for name in ("head", "backbone", "mining")},
+        "traffic": {name: mean[name] for name in CHANNELS},
         "timing": {
             "compute": mean["seconds"] - mean["communication"],
             "communication": mean["communication"],

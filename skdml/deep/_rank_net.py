@@ -6,22 +6,21 @@ import math
 import os
 import random
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from skorch.callbacks import Callback, Checkpoint, PrintLog, ProgressBar, TrainEndCheckpoint
+from skorch.callbacks import Callback
 from skorch.utils import to_tensor
 
 from ._net import MetricNet
 from ._pickle import cloudpickle
-from ._ranks import Ranks
+from ._ranks import CHANNELS, Ranks
 from ._sync import AllReduce, Hybrid, ring_distance
 
-# Callbacks of skorch that write or print: rank 0 does it for all.
-FIRST_ONLY = (Checkpoint, PrintLog, ProgressBar, TrainEndCheckpoint)
+# What is counted over all steps: bytes of each channel, and seconds.
+COUNTED = (*CHANNELS, "seconds", "communication", "steps")
 # Older checkpoints are removed. A rank can be ahead of another by one.
 _KEPT = 2
 
@@ -104,7 +103,7 @@ class RankNet(MetricNet):
         self.ranks, self.plan = ranks, plan
         self.checkpoints, self.first_epoch = checkpoints, first_epoch
         self.consensus: list[float] = []
-        self.counts: Counter[Any] = Counter()
+        self.counts: dict[str, float] = dict.fromkeys(COUNTED, 0.0)
         super().__init__(*args, **kwargs)
 
     # Training
@@ -114,7 +113,7 @@ class RankNet(MetricNet):
         # What comes at random from here on, such as augmentation, differs between ranks.
         torch.manual_seed(self.plan["seed"] + 1_000_003 * (1 + self.ranks.rank))
         stopped = False
-        if self.first_epoch:
+        if self.first_epoch and self.checkpoints is not None:
             stopped = self._restore(self.checkpoints.read(self.ranks.rank, self.first_epoch))
         try:
             if not stopped:
@@ -207,12 +206,10 @@ class RankNet(MetricNet):
         for name, callback in self.callbacks_:
             _restore_callback(callback, state["callbacks"].get(name, {}))
         self.make_batches(None).state = state["batches"]
-        for restore, value in zip(
-            (torch.set_rng_state, np.random.set_state, random.setstate),
-            state["random"],
-            strict=True,
-        ):
-            restore(value)
+        for_torch, for_numpy, for_python = state["random"]
+        torch.set_rng_state(for_torch)
+        np.random.set_state(for_numpy)  # noqa: NPY002
+        random.setstate(for_python)
         self.consensus, self.counts, self.criterion_.loss.step = state["counts"]
         return state["stopped"]
 

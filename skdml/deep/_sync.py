@@ -14,10 +14,10 @@ from torch.nn.parallel import DistributedDataParallel
 from ._ranks import Ranks
 
 # The option of DDP whether rank 0 sends its buffers in every step; torch 2.13 renamed it.
-_SYNC_BUFFERS = (
-    "forward_sync_buffers"
+_KEEP_BUFFERS: dict[str, Any] = (
+    {"forward_sync_buffers": False}
     if "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
-    else "broadcast_buffers"
+    else {"broadcast_buffers": False}
 )
 
 
@@ -68,7 +68,8 @@ class GradientMean:
 
     def __init__(self, parameters: list[Tensor], ranks: Ranks):
         self._parameters, self._ranks = parameters, ranks
-        self._left, self._work, self._sum = len(parameters), None, torch.empty(0)
+        self._left, self._sum = len(parameters), torch.empty(0)
+        self._work: Any = None
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._on_gradient)
             for parameter in parameters
@@ -80,10 +81,10 @@ class GradientMean:
             self._begin()
 
     def _begin(self):
-        for parameter in self._parameters:
-            if parameter.grad is None:  # not used in this step
-                parameter.grad = torch.zeros_like(parameter)
-        self._sum = flatten([parameter.grad for parameter in self._parameters])
+        # A parameter that was not used in this step has no gradient.
+        self._sum = flatten(
+            [p.grad if p.grad is not None else torch.zeros_like(p) for p in self._parameters]
+        )
         self._work = dist.all_reduce(self._sum, group=self._ranks.groups["head"], async_op=True)
 
     def finish(self) -> None:
@@ -98,7 +99,7 @@ class GradientMean:
         for parameter, mean in zip(
             self._parameters, unflatten(self._sum, self._parameters), strict=True
         ):
-            parameter.grad.copy_(mean)
+            parameter.grad = mean.clone()
         self._left, self._work = len(self._parameters), None
 
     def close(self) -> None:
@@ -126,7 +127,7 @@ class AllReduce:
             module,
             process_group=ranks.groups["backbone"],
             find_unused_parameters=True,
-            **{_SYNC_BUFFERS: False},
+            **_KEEP_BUFFERS,
         )
         ranks.copy_from_first(list(criterion.parameters()))
         self._rest = GradientMean(trained(criterion), ranks)

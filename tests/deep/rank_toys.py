@@ -38,11 +38,12 @@ def marked(mark):
     found = []
     for process in psutil.process_iter():
         try:
-            if process.pid != os.getpid() and mark in process.environ().values():
+            is_marked = process.pid != os.getpid() and mark in process.environ().values()
+            if is_marked and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
-        except psutil.Error:
+        except psutil.Error:  # gone, or not ours
             continue
-    return [process for process in found if process.status() != psutil.STATUS_ZOMBIE]
+    return found
 
 
 def new_mark(monkeypatch):

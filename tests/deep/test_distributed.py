@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 
 import numpy as np
@@ -157,8 +158,9 @@ def test_wrong_parameters_are_named(digits):
             quick(**wrong).fit(*digits[:2])
     with pytest.raises(TypeError, match=r"client must be a distributed\.Client"):
         quick(client="tcp://somewhere").fit(*digits[:2])
+    lock = threading.Lock()
     with pytest.raises(TypeError, match="augment cannot be sent to other processes"):
-        quick(augment=open(os.devnull).read).fit(*digits[:2])  # noqa: SIM115
+        quick(augment=lambda X: (lock, X)[1]).fit(*digits[:2])
     with pytest.raises(RuntimeError, match="WORLD_SIZE and RANK not set"):
         distributed.run(quick(), *digits[:2])
 

@@ -1,0 +1,188 @@
+"""How the parts of a training are made from the parameters of DeepMetricEmbedder."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from typing import Any
+
+import numpy as np
+import torch
+from skorch.callbacks import (
+    Callback,
+    Checkpoint,
+    EarlyStopping,
+    LRScheduler,
+    PrintLog,
+    ProgressBar,
+    TrainEndCheckpoint,
+)
+from torch import nn
+
+from ._batches import ClassBatches, augment_affine, rotate_classes, share_of_rank
+from ._modules import NAMED, module_arguments
+from ._net import LossModule, MetricNet
+from ._parts import PartParamsMixin
+from ._rank_net import RankNet
+from ._union import UnionLoss
+from .losses import get_loss, loss_parameters
+
+OPTIMIZERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
+# Callbacks of skorch that write or print: rank 0 does it for all.
+_FIRST_ONLY = (Checkpoint, PrintLog, ProgressBar, TrainEndCheckpoint)
+_PATIENCE = 5
+
+
+class AssemblyMixin(PartParamsMixin):
+    """For DeepMetricEmbedder: its batches, its net, its loss and its callbacks."""
+
+    module: Any
+    embedding_dim: int
+    loss: Any
+    miner: Any
+    classes_per_batch: int
+    samples_per_class: int
+    max_epochs: int
+    optimizer: Any
+    lr: float
+    augment: Any
+    class_rotations: bool
+    early_stopping: bool
+    device: str
+    callbacks: Any
+    mining: str
+    remote_grad: bool
+    sync: str
+    ring: str
+    ring_mix: float
+    classes_: np.ndarray
+    _sample_shape: tuple[int, ...]
+
+    def _make_batches(self, samples, labels, seed, ranks=None):
+        transforms = []
+        if self.augment is not None:
+            change = augment_affine if self.augment == "affine" else self.augment
+            transforms.append(lambda X, y: (change(X), y))
+        if self.class_rotations:
+            transforms.append(rotate_classes)
+
+        def transform(X, y):
+            for change in transforms:
+                X, y = change(X, y)
+            return X, y
+
+        layout = self.classes_per_batch, self.samples_per_class
+        source: Any = seed
+        classes, n_batches = None, None
+        if ranks is not None:
+            source = [seed, ranks.rank]
+            classes, n_batches = share_of_rank(
+                labels.numpy(), *layout, ranks.rank, ranks.size, seed
+            )
+        return ClassBatches(
+            samples,
+            labels,
+            *layout,
+            np.random.default_rng(source),
+            transform if transforms else None,
+            classes,
+            n_batches,
+        )
+
+    def _make_net(self, watch, n_batches, seed, ranks=None, **net_params):
+        module = (
+            NAMED.get(self.module, self.module) if isinstance(self.module, str) else self.module
+        )
+        if not (inspect.isclass(module) and issubclass(module, nn.Module)):
+            raise TypeError(
+                f"module must be 'mlp', 'convnet' or a subclass of torch.nn.Module, got {module!r}."
+            )
+        arguments = module_arguments(module, self._sample_shape, self.embedding_dim)
+        arguments.update(self._params_of("module__"))
+        optimizer = self.optimizer
+        optimizer = OPTIMIZERS[optimizer] if isinstance(optimizer, str) else optimizer
+        loss, net_class = self._make_loss(), MetricNet
+        if ranks is not None:
+            loss = UnionLoss(loss, ranks, self.mining, self.remote_grad, seed)
+            net_class = RankNet
+            net_params = {"ranks": ranks, "plan": self._plan(seed), **net_params}
+        return net_class(
+            module,
+            criterion=LossModule,
+            criterion__loss=loss,
+            optimizer=optimizer,
+            lr=self.lr,
+            max_epochs=self.max_epochs,
+            train_split=None,
+            callbacks=self._make_callbacks(watch, n_batches, is_first=not ranks or ranks.rank == 0),
+            device=self._choose_device(ranks),
+            verbose=0,
+            **net_params,
+            **{f"module__{name}": value for name, value in arguments.items()},
+            **{f"optimizer__{k}": v for k, v in self._params_of("optimizer__").items()},
+        )
+
+    def _plan(self, seed):
+        return {
+            "mining": self.mining,
+            "sync": self.sync,
+            "ring": self.ring,
+            "ring_mix": self.ring_mix,
+            "seed": seed,
+        }
+
+    def _make_loss(self):
+        params = self._params_of("loss__")
+        if isinstance(self.loss, str):
+            known = {
+                "num_classes": len(self.classes_) * (4 if self.class_rotations else 1),
+                "embedding_size": self.embedding_dim,
+            }
+            wanted = loss_parameters(self.loss)
+            params = {**{k: v for k, v in known.items() if k in wanted}, **params}
+        return get_loss(self.loss, miner=self.miner, **params)
+
+    def _make_callbacks(self, watch, n_batches, is_first=True):
+        callbacks: list[Any] = [("epoch", watch)]
+        given = list(self.callbacks or [])
+        objects = [callback[1] if isinstance(callback, tuple) else callback for callback in given]
+        for callback in objects:
+            if not (isinstance(callback, Callback) or inspect.isclass(callback)):
+                raise TypeError(f"callbacks must hold skorch callbacks, got {callback!r}.")
+        if not is_first:  # one rank writes and prints for all
+            given = [
+                callback
+                for callback, item in zip(given, objects, strict=True)
+                if not issubclass(item if inspect.isclass(item) else type(item), _FIRST_ONLY)
+            ]
+        if not any(isinstance(callback, LRScheduler) for callback in objects):
+            schedule = LRScheduler(
+                torch.optim.lr_scheduler.CosineAnnealingLR,
+                T_max=self.max_epochs * n_batches,
+                step_every="batch",
+            )
+            callbacks.append(("lr_schedule", schedule))
+        callbacks += given
+        if self.early_stopping:
+            stopping = EarlyStopping(
+                "valid_recall",
+                patience=_PATIENCE,
+                lower_is_better=False,
+                load_best=True,
+                sink=_quiet,
+            )
+            callbacks.append(("early_stopping", stopping))
+        return callbacks
+
+    def _choose_device(self, ranks=None):
+        if self.device != "auto":
+            return self.device
+        if not torch.cuda.is_available():
+            return "cpu"
+        if ranks is None:
+            return "cuda"
+        return f"cuda:{int(os.environ.get('LOCAL_RANK', 0)) % torch.cuda.device_count()}"
+
+
+def _quiet(*args, **kwargs):
+    """Stands for `print` where skorch would report."""
