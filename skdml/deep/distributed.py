@@ -45,9 +45,22 @@ def run(estimator: Any, X: Any, y: Any) -> Any:
     --------
     In a script ``train.py``, started by ``torchrun --standalone --nproc-per-node 4 train.py``::
 
-        model = skdml.deep.distributed.run(DeepMetricEmbedder(random_state=0), X, y)
+        model = run(DeepMetricEmbedder(random_state=0), X, y)
         if os.environ["RANK"] == "0":
             joblib.dump(model, "model.joblib")
+
+    One process is a group, too:
+
+    >>> import os
+    >>> from unittest import mock
+    >>> from sklearn.datasets import load_digits
+    >>> from skdml import DeepMetricEmbedder
+    >>> from skdml.deep.distributed import run
+    >>> X, y = load_digits(return_X_y=True)
+    >>> with mock.patch.dict(os.environ, WORLD_SIZE="1", RANK="0"):  # torchrun does that
+    ...     model = run(DeepMetricEmbedder(max_epochs=1, random_state=0), X[:200] / 16, y[:200])
+    >>> model.transform(X[200:] / 16).shape
+    (1597, 64)
     """
     missing = [name for name in ("WORLD_SIZE", "RANK") if name not in os.environ]
     if missing:

