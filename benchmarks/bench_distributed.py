@@ -31,7 +31,7 @@ LARGE = {
 SMALL = {"module": "convnet", "augment": "affine", "classes_per_batch": 4, "max_epochs": EPOCHS}
 SYNCS = ("hybrid", "allreduce")
 # Megabits per second of the one link that all ranks share.
-RATE = 1000
+RATE = 400
 MODES = {
     "global mining, hybrid": {},
     "local mining, hybrid": {"mining": "local"},

@@ -26,6 +26,8 @@ from ._rank_net import Checkpoints, write_whole
 _WATCH_SECONDS = 0.2
 # Heartbeats alone are sent no more often than this.
 _BEAT_SECONDS = 1.0
+# How long to wait for a worker that its nanny starts again, unless `timeout` is longer.
+_WORKER_SECONDS = 60.0
 
 
 class WrongWorker(RuntimeError):
@@ -62,7 +64,7 @@ class DaskCrew:
         timeout: float,
     ):
         self._client, self._data, self._size, self._port = client, (job, samples, codes), size, port
-        self._timeout = timeout
+        self._patience = max(timeout, _WORKER_SECONDS)
         n_workers = len(self._addresses())
         if n_workers < size:
             raise ValueError(
@@ -80,12 +82,12 @@ class DaskCrew:
 
     def _find_workers(self):
         """Return the addresses of as many workers as there are ranks; a new one may be coming."""
-        end = time.monotonic() + self._timeout
+        end = time.monotonic() + self._patience
         while len(addresses := self._addresses()) < self._size:
             if time.monotonic() > end:
                 raise RankError(
                     f"{len(addresses)} dask workers are left for n_workers={self._size}, and no "
-                    f"other came within {self._timeout:g} s."
+                    f"other came within {self._patience:g} s."
                 )
             time.sleep(0.1)
         return addresses[: self._size]

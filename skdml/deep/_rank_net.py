@@ -193,8 +193,7 @@ class RankNet(MetricNet):
             "history": list(self.history),
             "callbacks": {name: _callback_state(callback) for name, callback in self.callbacks_},
             "batches": self.make_batches(None).state,
-            # Callbacks and augmentation of a user may draw from the global generators.
-            "random": (torch.get_rng_state(), np.random.get_state(), random.getstate()),  # noqa: NPY002
+            "random": _random_states(),
             "counts": (self.consensus, self.counts, self.criterion_.loss.step),
             "stopped": stop,
         }
@@ -206,15 +205,28 @@ class RankNet(MetricNet):
         for name, callback in self.callbacks_:
             _restore_callback(callback, state["callbacks"].get(name, {}))
         self.make_batches(None).state = state["batches"]
-        for_torch, for_numpy, for_python = state["random"]
-        torch.set_rng_state(for_torch)
-        np.random.set_state(for_numpy)  # noqa: NPY002
-        random.setstate(for_python)
+        _set_random_states(*state["random"])
         self.consensus, self.counts, self.criterion_.loss.step = state["counts"]
         return state["stopped"]
 
 
 _PARTS = ("module_", "criterion_", "optimizer_")
+
+
+# Callbacks and augmentation of a user may draw from any of the global generators.
+
+
+def _random_states():
+    on_gpu = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
+    return torch.get_rng_state(), on_gpu, np.random.get_state(), random.getstate()  # noqa: NPY002
+
+
+def _set_random_states(on_cpu, on_gpu, of_numpy, of_python):
+    torch.set_rng_state(on_cpu)
+    if on_gpu is not None:
+        torch.cuda.set_rng_state(on_gpu)
+    np.random.set_state(of_numpy)  # noqa: NPY002
+    random.setstate(of_python)
 
 
 def _callback_state(callback: Callback) -> dict[str, Any]:
