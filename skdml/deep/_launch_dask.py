@@ -100,8 +100,8 @@ class DaskCrew:
         name = f"{self._name}-{attempt}"
         self._queue = Queue(name, client=self._client)
         self._stop_event = Event(name, client=self._client)
-        self._meeting = Variable(name, client=self._client)
-        self._parts = [self._queue, self._meeting]
+        self._end_event = Event(f"{name}-end", client=self._client)
+        self._parts = [self._queue, Variable(name, client=self._client)]
         self._epochs: list[dict[str, float]] = []
         self._failures: dict[int, list[Failure]] = {}
         self._ended: set[int] = set()
@@ -181,7 +181,7 @@ class DaskCrew:
         return self._beats
 
     def ask_to_stop(self):
-        self._meeting.set("stop")
+        self._end_event.set()
 
     def stop(self):
         from distributed import wait
@@ -273,6 +273,7 @@ class _Watch:
         client = get_client()
         self._queue = Queue(name, client=client)
         self._stop = Event(name, client=client)
+        self._met, self._end = (Event(f"{name}-{end}", client=client) for end in ("met", "end"))
         self._meeting = Variable(name, client=client)
         self._rank, self._host, self._checkpoints = rank, host, checkpoints
         self._n_epochs, self._last_epoch = 0, first_epoch
@@ -281,7 +282,10 @@ class _Watch:
     def run(self, worker):
         key = worker.get_current_task()
         while True:
-            self._meet()
+            if not self._has_met:
+                self._meet()
+            if self._rank == 0 and self._end.is_set():
+                self._host.ask_to_stop()
             is_over = bool(self._host.failures()) or self._host.is_done()
             news = self._news()
             if is_over or self._stop.wait(timeout=_WATCH_SECONDS) or not _is_wanted(worker, key):
@@ -290,22 +294,15 @@ class _Watch:
                 self._queue.put(cloudpickle.dumps(news))
 
     def _meet(self):
-        """Tell the others, or learn, where ranks meet; later, whether to end."""
+        """Tell the others, or learn, where ranks meet."""
         path = self._host.folder / "address"
-        if self._rank == 0 and not self._has_met:
-            if path.exists():
-                self._meeting.set(path.read_text())
-                self._has_met = True
-            return
-        if self._has_met and self._rank != 0:
-            return
-        with contextlib.suppress(TimeoutError):
-            text = self._meeting.get(timeout=_WATCH_SECONDS)
-            if text == "stop":
-                self._host.ask_to_stop()
-            elif self._rank != 0:
-                write_whole(path, text.encode())
-                self._has_met = True
+        if self._rank == 0 and path.exists():
+            self._meeting.set(path.read_text())
+            self._met.set()
+            self._has_met = True
+        elif self._rank != 0 and self._met.is_set():
+            write_whole(path, self._meeting.get(timeout=5).encode())
+            self._has_met = True
 
     def _is_time(self, beat):
         if beat == self._last_beat or time.monotonic() < self._last_time + _BEAT_SECONDS:
