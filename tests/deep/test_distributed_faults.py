@@ -61,7 +61,7 @@ def quick(**params):
         "classes_per_batch": 3,  # classes of their own for three ranks
         "n_workers": 3,
         "random_state": 0,
-        "timeout": 20,
+        "timeout": 60,
     }
     return DeepMetricEmbedder(**{**defaults, **params})
 
@@ -103,7 +103,7 @@ def test_one_clear_error_when_it_may_not_start_again(digits, tmp_path, monkeypat
         pytest.raises(RankError, match=r"rank 2 was killed by SIGKILL[\s\S]*max_restarts=1"),
     ):
         quick(callbacks=[Harm(tmp_path, rank=2, times=2)]).fit(*digits[:2])
-    assert time.time() - last_harm(tmp_path) < 20 + 10
+    assert time.time() - last_harm(tmp_path) < 60 + 10
     assert toys.marked(mark) == []
 
 
@@ -190,7 +190,7 @@ def test_a_dask_worker_that_dies_again_is_an_error(client, digits, tmp_path):
         pytest.raises(RankError, match="rank 1 was lost with its dask worker tcp://"),
     ):
         model.fit(*digits[:2])
-    assert time.time() - last_harm(tmp_path) < 20 + 10
+    assert time.time() - last_harm(tmp_path) < 60 + 10
     client.wait_for_workers(2, timeout=60)
     assert ranks_of(client) == 0
 
