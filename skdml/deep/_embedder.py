@@ -29,7 +29,7 @@ from ._net import EpochCallback, Interrupted, LossModule, MetricNet, NotFinite, 
 from .losses import get_loss, loss_parameters
 
 _OPTIMIZERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
-_PREFIXES = ("module__", "optimizer__", "loss__")
+_PREFIXES = ("module__", "optimizer__", "loss__", "callbacks__")
 _PATIENCE = 5
 
 
@@ -83,7 +83,8 @@ class DeepMetricEmbedder(
     device : str, default="auto"
         Where to train: "cpu", "cuda", ...; "auto" takes a GPU if there is one.
     callbacks : list of skorch callbacks, default=None
-        Such as a checkpoint or a schedule of the learning rate.
+        Such as a checkpoint or a schedule of the learning rate. A pair (name, callback) makes
+        its parameters reachable as ``callbacks__name__...``.
     random_state : int, RandomState instance or None, default=None
         Seeds weights, batches and augmentation.
     verbose : int, default=0
@@ -387,7 +388,7 @@ class DeepMetricEmbedder(
             verbose=0,
             make_batches=lambda dataset: batches,
             **{f"module__{name}": value for name, value in arguments.items()},
-            **{f"optimizer__{k}": v for k, v in self._params_of("optimizer__").items()},
+            **{k: v for k, v in vars(self).items() if k.startswith(("optimizer__", "callbacks__"))},
         )
 
     def _make_loss(self):
@@ -425,6 +426,13 @@ class DeepMetricEmbedder(
                 sink=_quiet,
             )
             callbacks.append(("early_stopping", stopping))
+        names = [callback[0] for callback in callbacks if isinstance(callback, tuple)]
+        for param in self._params_of("callbacks__"):
+            if param.partition("__")[0] not in names:
+                raise ValueError(
+                    f"callbacks__{param}: no callback has that name. Names are {', '.join(names)}; "
+                    f"give your own as a pair (name, callback)."
+                )
         return callbacks
 
     def _choose_device(self):
