@@ -25,7 +25,6 @@ BASE = "multi-similarity"
 ROBUST = ("dro-topk", "dro-topk-pn", "dro-kl", "dro-kl-g", "dro-max", "dro-variance")
 LOSSES = {
     BASE: {},
-    f"{BASE}, mined": {"loss": BASE, "miner": BASE},
     "contrastive": {},
     "triplet, all": {"loss": "triplet", "loss__mining": "all"},
     "triplet, semi-hard": {"loss": "triplet", "loss__mining": "semi-hard"},
@@ -40,22 +39,27 @@ LOSSES = {
     "spectral": {},
     "angular": {},
     "margin": {},
-    "margin, distance-weighted": {"loss": "margin", "miner": "distance-weighted"},
     "binomial": {},
     "thesis": {},
     **{name: {} for name in ROBUST},
-    **{f"{name}, binomial": {"loss": name, "loss__pair_loss": "binomial"} for name in ROBUST},
+    **{f"{name}, binomial": {"loss": name, "loss__pair_loss": "binomial"} for name in ROBUST[:4]},
+    "dro-topk-pn, binomial, K = 4 B": {
+        "loss": "dro-topk-pn",
+        "loss__pair_loss": "binomial",
+        "loss__k": 320,
+    },
+    "dro-kl, gamma = 0.3": {"loss": "dro-kl", "loss__gamma": 0.3},
     "proxy-nca": {},
     "proxy-anchor": {},
     "soft-triple": {},
 }
-LOSS_EPOCHS = 6
+LOSS_EPOCHS = 4
 RATIO_METHODS = {
     "margin, semi-hard": {"loss": "margin", "miner": "semi-hard"},
     "margin, distance-weighted": {"loss": "margin", "miner": "distance-weighted"},
     **{name: {"loss": name} for name in ROBUST[:3]},
 }
-RATIO_SIZES = (80, 160, 320, 640)
+RATIO_SIZES = (80, 160, 320)
 RATIO_DIMENSIONS = (512, 1024)
 K_BATCH = 160
 K_VALUES = (20, 80, 320, 1280, 5120)
