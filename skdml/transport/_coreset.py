@@ -354,8 +354,8 @@ def _split(y, n_rows):
 
 def _budgets(size, counts):
     n_rows = sum(counts)
-    share = isinstance(size, Real) and 0 < size < 1
-    if not share and not (isinstance(size, Integral) and 1 <= size <= n_rows):
+    share = isinstance(size, Real) and 0 < float(size) < 1
+    if not share and not (isinstance(size, Integral) and 1 <= int(size) <= n_rows):
         raise ValueError(
             f"size must be a number of rows from 1 to {n_rows}, or a share between 0 and 1, got "
             f"{size!r}."
