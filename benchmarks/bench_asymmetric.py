@@ -133,7 +133,7 @@ def run_task(name, options):
     scores = {side: [] for side in sides}
     recalls = {side: [] for side in sides}
     for seed in range(options.pick(5, 1)):
-        X, queries, y, test, y_test = split_digits(TASKS[name], seed, options.pick(1500, 300))
+        X, queries, y, test, y_test = split_digits(TASKS[name], seed, options.pick(1000, 300))
         for side in sides:
             progress(f"{name}: {side}, seed {seed}")
             Z, Z_test = embed(side, X, queries, y, test, seed)
@@ -262,7 +262,7 @@ def run(options):
         targets=make_targets(rows, n_rows, letter),
         parameters={"letter_growth_mb": letter.growth_mb, "letter_rows": n_rows},
         notes=[
-            f"Digits: means of {options.pick(5, 1)} splits into {options.pick(1500, 300)} training "
+            f"Digits: means of {options.pick(5, 1)} splits into {options.pick(1000, 300)} training "
             "rows and a test part; the database is clean, the queries are not. NCA learns from the "
             f"database and the training queries together. {AMONG} has the training queries for "
             "its database.",

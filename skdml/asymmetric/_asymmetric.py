@@ -30,6 +30,9 @@ from ._input import (
 )
 from ._maps import LinearMaps
 
+# Attributes of one kind of fit, which a later fit of the other kind takes away.
+_LINEAR = ("query_components_", "database_components_", "query_mean_", "database_mean_")
+_MODULES = ("query_module_", "database_module_")
 # Learning rates where none is given: relative to the size of the maps, and of Adam for networks.
 _LR, _MODULE_LR = 0.02, 0.002
 
@@ -79,7 +82,7 @@ class AsymmetricMetricClassifier(
     n_candidates : int, default=64
         How many database rows each training query is compared with, half of them of its own class:
         the nearest ones, searched anew every few iterations. Bounds the memory.
-    max_iter : int, default=50
+    max_iter : int, default=30
         Passes over the training queries at most.
     lr : float, default=None
         The learning rate of Adam at the beginning, which falls to zero along a cosine. That of U
@@ -178,7 +181,7 @@ class AsymmetricMetricClassifier(
         query_module=None,
         database_module=None,
         n_candidates=64,
-        max_iter=50,
+        max_iter=30,
         lr=None,
         tol=1e-4,
         n_jobs=None,
@@ -231,6 +234,8 @@ class AsymmetricMetricClassifier(
         """
         problem = self._check_problem(X, y, X_query, y_query)
         with_modules = check_modules(self.query_module, self.database_module, self.symmetric)
+        for name in (*_LINEAR, *_MODULES):
+            vars(self).pop(name, None)
         rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
         with FitProgress(self, total=self.max_iter, X=X, y=y) as progress:
             fit_maps = self._fit_modules if with_modules else self._fit_linear

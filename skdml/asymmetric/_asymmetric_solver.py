@@ -14,7 +14,7 @@ from ._inference import infer_sets
 from ._maps import Pairs
 
 # Queries in a batch: those of so many steps in an epoch, within bounds.
-_STEPS, _MIN_BATCH, _MAX_BATCH = 50, 32, 256
+_STEPS, _MIN_BATCH, _MAX_BATCH = 50, 16, 256
 # Epochs after which candidates are searched anew.
 _SEARCH_EVERY = 5
 # Epochs without a lower objective after which training stops.
@@ -191,6 +191,11 @@ def train(
             maps.step(batch.queries, batch.database, batch.pairs, 1 / (C * n_queries), decayed)
             step += 1
         objective = maps.penalty() + C * loss
+        if not np.isfinite(objective):
+            raise ValueError(
+                f"the objective is not finite in iteration {epoch + 1}: is X scaled? Try a smaller "
+                "lr."
+            )
         training.objective_curve.append(objective)
         training.n_infeasible = n_queries - n_feasible
         if objective < (1 - tol) * lowest:

@@ -58,10 +58,12 @@ def infer_sets(table: NDArray, y: NDArray, costs: NDArray) -> NeighborSets:
         Members and losses. A sample without a feasible targeted set has no members.
     """
     rows = np.arange(len(table))
-    cost, size = winning_costs(table, margin=1)
-    target_cost, target_size = cost[rows, y], size[rows, y]
+    target_cost, target_size = (
+        values[:, 0] for values in winning_costs(table, y[:, None], margin=1)
+    )
     feasible = np.isfinite(target_cost)
-    cost, size = winning_costs(table, margin=0)
+    classes = np.broadcast_to(np.arange(len(costs)), (len(table), len(costs)))
+    cost, size = winning_costs(table, classes, margin=0)
     cost = cost - costs[y]
     winner = cost.argmin(axis=1)
     loss = np.zeros(len(table))
@@ -76,51 +78,53 @@ def infer_sets(table: NDArray, y: NDArray, costs: NDArray) -> NeighborSets:
     )
 
 
-def winning_costs(table: NDArray, margin: int) -> tuple[NDArray, NDArray]:
-    """Return what the cheapest set costs that each class wins.
+def winning_costs(table: NDArray, winners: NDArray, margin: int) -> tuple[NDArray, NDArray]:
+    """Return what the cheapest set costs that a class wins.
 
     Parameters
     ----------
     table : ndarray of shape (n_samples, n_classes, k)
         Squared distances to the k nearest rows of each class, ascending.
+    winners : ndarray of shape (n_samples, n_winners)
+        The classes that are to win, for each sample.
     margin : {0, 1}
         tau, by how many members the winner must be ahead of every other class: 0 allows ties.
 
     Returns
     -------
-    cost : ndarray of shape (n_samples, n_classes)
+    cost : ndarray of shape (n_samples, n_winners)
         Minus the similarity S of the best set; infinite if there is none.
-    size : ndarray of shape (n_samples, n_classes)
+    size : ndarray of shape (n_samples, n_winners)
         The number of its members that are of the winning class.
     """
-    n_samples, n_classes, k = table.shape
-    own = np.cumsum(table, axis=2)
+    _, n_classes, k = table.shape
+    own = np.cumsum(np.take_along_axis(table, winners[:, :, None], axis=1), axis=2)
     # The others are k - 1 rows at most. They are of the k - 1 classes whose nearest rows are
     # nearest; of the first k, in case the winner is one of them.
     classes = np.argsort(table[:, :, 0], axis=1, kind="stable")[:, :k]
     others = np.take_along_axis(table, classes[:, :, None], axis=1)
-    best, best_size = np.full((n_samples, n_classes), np.inf), np.zeros((n_samples, n_classes), int)
+    best, best_size = np.full(winners.shape, np.inf), np.zeros(winners.shape, dtype=int)
     for size in range(1, k + 1):
         needed, cap = k - size, size - margin
         if needed > cap * (n_classes - 1):
             continue
         cost = own[:, :, size - 1]
         if needed:
-            cost = cost + _cheapest_others(others[:, :, :cap], classes, n_classes, needed)
+            cost = cost + _cheapest_others(others[:, :, :cap], classes, winners, needed)
         better = cost < best
         best[better], best_size[better] = cost[better], size
     return best, best_size
 
 
-def _cheapest_others(others, classes, n_classes, needed):
-    """Sum the `needed` smallest entries that are not of a class, for every class."""
+def _cheapest_others(others, classes, winners, needed):
+    """Sum the `needed` smallest entries that are not of a winner, for every winner."""
     n_samples, _, cap = others.shape
     flat = others.reshape(n_samples, -1)
     # Of these, at most `cap` are of the class itself.
     order = np.argsort(flat, axis=1, kind="stable")[:, : needed + cap]
     values = np.take_along_axis(flat, order, axis=1)[:, None]
     labels = np.take_along_axis(classes, order // cap, axis=1)[:, None]
-    other = labels != np.arange(n_classes)[:, None]
+    other = labels != winners[:, :, None]
     chosen = other & (np.cumsum(other, axis=2) <= needed)
     return np.where(chosen, values, 0.0).sum(axis=2)
 

@@ -71,6 +71,17 @@ def test_symmetric_uses_one_module():
     np.testing.assert_array_equal(model.transform(X), model.transform_database(X))
 
 
+def test_a_fit_leaves_nothing_of_the_other_kind():
+    X, y, _ = make_task()
+    model = fit(max_iter=1)
+    model.set_params(query_module=None, database_module=None).fit(X, y)
+    assert not hasattr(model, "query_module_")
+    assert model.transform(X).shape == (200, 2)
+    model.set_params(query_module=make_module(0), database_module=make_module(1)).fit(X, y)
+    assert not hasattr(model, "query_components_")
+    assert not hasattr(model, "database_mean_")
+
+
 def test_coordinates_and_distances():
     X, _, queries = make_task()
     model = fit(max_iter=2)
@@ -112,13 +123,18 @@ def test_outputs_of_different_width():
 
 def test_linear_maps_need_no_torch():
     code = (
-        "import sys; sys.modules['torch'] = None\n"
+        "import sys\n"
+        "class NoTorch:\n"
+        "    def find_spec(name, path=None, target=None):\n"
+        "        if name == 'torch':\n"
+        "            raise ImportError(name)\n"
+        "sys.meta_path.insert(0, NoTorch)\n"
         "import numpy as np\n"
-        "from skdml import AsymmetricMetricClassifier as A\n"
+        "from skdml import AsymmetricMetricClassifier\n"
         "X, y = np.random.default_rng(0).normal(size=(30, 3)), np.arange(30) % 2\n"
-        "A(max_iter=1).fit(X, y).predict(X)\n"
+        "AsymmetricMetricClassifier(max_iter=1).fit(X, y).predict(X)\n"
         "try:\n"
-        "    A(query_module=1).fit(X, y)\n"
+        "    AsymmetricMetricClassifier(query_module=1).fit(X, y)\n"
         "except ImportError as error:\n"
         "    print(error)\n"
     )

@@ -68,7 +68,7 @@ def test_sets_equal_brute_force(k, n_classes, ties):
 def test_each_class_wins_its_set(margin):
     rng = np.random.default_rng(0)
     table = np.sort(rng.random((50, 4, 5)), axis=2)
-    cost, size = winning_costs(table, margin)
+    cost, size = winning_costs(table, np.tile(np.arange(4), (50, 1)), margin)
     for winner in range(4):
         members = winning_members(table, np.full(50, winner), size[:, winner], margin)
         others = np.delete(members, winner, axis=1)
