@@ -80,8 +80,9 @@ class AsymmetricMetricClassifier(
         get rows as float32 and return coordinates. With `symmetric`, `query_module` alone is for
         both sides. `n_components` and `init` are not used then.
     n_candidates : int, default=64
-        How many database rows each training query is compared with, half of them of its own class:
-        the nearest ones, searched anew every few iterations. Bounds the memory.
+        How many database rows each training query is compared with: half of them the nearest of
+        its class, the others the nearest of other classes and some at random. They are searched
+        anew every few iterations. Bounds the memory.
     max_iter : int, default=30
         Passes over the training queries at most.
     lr : float, default=None
@@ -89,11 +90,11 @@ class AsymmetricMetricClassifier(
         and V is in units of the root mean square of their entries at the start. None is 0.02 for
         them and 0.002 for modules.
     tol : float, default=1e-4
-        Stop when the objective has not fallen by this share of it in 5 iterations.
+        Stop when the objective has not fallen by this share of it in 10 iterations.
     n_jobs : int, default=None
         Workers that search neighbours, as in joblib.
     random_state : int, RandomState instance or None, default=None
-        Seeds the order of the queries.
+        Seeds the order of the queries and the draw of candidates.
     verbose : int, default=0
         1 shows a progress bar on a terminal.
 

@@ -15,10 +15,12 @@ from ._maps import Pairs
 
 # Queries in a batch: those of so many steps in an epoch, within bounds.
 _STEPS, _MIN_BATCH, _MAX_BATCH = 50, 16, 256
-# Epochs after which candidates are searched anew.
-_SEARCH_EVERY = 5
-# Epochs without a lower objective after which training stops.
-_PATIENCE = 5
+# Candidates are searched anew in each of the first epochs, when the maps change most, and then
+# every few.
+_FIRST_SEARCHES, _SEARCH_EVERY = 5, 3
+# Epochs without a lower objective after which training stops. It rises when a search finds rows
+# that have come near, so this is several searches.
+_PATIENCE = 10
 
 
 @dataclass
@@ -51,7 +53,9 @@ class Problem:
     costs: NDArray
     n_neighbors: int
 
-    def search(self, maps: Any, n_candidates: int, n_jobs: int | None) -> NDArray:
+    def search(
+        self, maps: Any, n_candidates: int, rng: np.random.Generator, n_jobs: int | None = None
+    ) -> NDArray:
         """Return the candidates of every query under the maps."""
         return find_candidates(
             maps.embed_queries(self.queries),
@@ -59,6 +63,7 @@ class Problem:
             maps.embed_database(self.database),
             self.labels,
             n_candidates,
+            rng,
             same_rows=self.same_rows,
             n_jobs=n_jobs,
         )
@@ -161,7 +166,7 @@ def train(
     tol : float
         Stop when the objective has not fallen by this share of it in some epochs.
     rng : Generator
-        Shuffles the queries.
+        Shuffles the queries and draws candidates.
     n_jobs : int or None
         Workers of the search for candidates.
     report : callable
@@ -179,13 +184,13 @@ def train(
     training = Training([], 0)
     lowest, lowest_epoch, step = np.inf, 0, 0
     for epoch in range(max_iter):
-        if epoch % _SEARCH_EVERY == 0:
-            candidates = problem.search(maps, n_candidates, n_jobs)
+        if epoch < _FIRST_SEARCHES or epoch % _SEARCH_EVERY == 0:
+            candidates = problem.search(maps, n_candidates, rng, n_jobs)
         loss, n_feasible = 0.0, 0
         for numbers in np.split(rng.permutation(n_queries), batches):
             batch = compare(maps, problem, numbers, candidates[numbers])
             loss += batch.loss.sum()
-            n_feasible += np.count_nonzero(batch.feasible)
+            n_feasible += int(np.count_nonzero(batch.feasible))
             decayed = lr * (1 + np.cos(np.pi * step / n_steps)) / 2
             # the objective, divided by C and by the number of queries
             maps.step(batch.queries, batch.database, batch.pairs, 1 / (C * n_queries), decayed)

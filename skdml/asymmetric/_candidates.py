@@ -16,11 +16,15 @@ def find_candidates(
     database: NDArray,
     labels: NDArray,
     n_candidates: int,
+    rng: np.random.Generator,
     *,
     same_rows: bool,
     n_jobs: int | None = None,
 ) -> NDArray:
-    """Return the nearest database rows of each query: half of its class, half of other classes.
+    """Return database rows to compare each query with.
+
+    One half are the nearest of its class, a quarter the nearest of other classes, and a quarter
+    are drawn from other classes: without these, rows that are far could come near unseen.
 
     Parameters
     ----------
@@ -34,6 +38,8 @@ def find_candidates(
         Their classes.
     n_candidates : int
         How many rows to find for each query.
+    rng : Generator
+        Draws rows.
     same_rows : bool
         Whether the queries are the database rows themselves: none is its own candidate.
     n_jobs : int or None, default=None
@@ -42,10 +48,11 @@ def find_candidates(
     Returns
     -------
     candidates : ndarray of shape (n_queries, n_candidates)
-        Rows of the database, `NO_ROW` where there are fewer.
+        Rows of the database, none twice for a query; `NO_ROW` where there are fewer.
     """
     found = np.full((len(queries), n_candidates), NO_ROW)
-    n_own = n_candidates // 2
+    n_own, n_drawn = n_candidates // 2, n_candidates // 4
+    n_near = n_candidates - n_own - n_drawn
     for label in np.unique(query_labels):
         asked = np.flatnonzero(query_labels == label)
         own, others = np.flatnonzero(labels == label), np.flatnonzero(labels != label)
@@ -53,9 +60,21 @@ def find_candidates(
         if same_rows:
             rows = _without(rows, asked)
         found[asked, : rows.shape[1]] = rows
-        rows = _nearest_rows(queries[asked], database, others, n_candidates - n_own, n_jobs)
-        found[asked, n_own : n_own + rows.shape[1]] = rows
+        near = _nearest_rows(queries[asked], database, others, n_near, n_jobs)
+        found[asked, n_own : n_own + near.shape[1]] = near
+        drawn = _draw_rows(others, len(asked), n_drawn, rng)
+        again = (drawn[:, :, None] == near[:, None]).any(axis=2)
+        found[asked, n_own + n_near : n_own + n_near + drawn.shape[1]] = np.where(
+            again, NO_ROW, drawn
+        )
     return found
+
+
+def _draw_rows(rows, n_lines, n_drawn, rng):
+    """Draw rows for each line, none twice: neighbours in a shuffled circle."""
+    rows = rng.permutation(rows)
+    places = rng.integers(len(rows), size=(n_lines, 1)) + np.arange(min(n_drawn, len(rows)))
+    return rows[places % len(rows)]
 
 
 def _nearest_rows(queries, database, rows, n_wanted, n_jobs):

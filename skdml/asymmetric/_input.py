@@ -102,8 +102,8 @@ def check_neighbors(n_neighbors: int, n_candidates: int, codes: NDArray) -> None
             f"n_neighbors={n_neighbors} is larger than every class of y: the largest has {largest} "
             "rows. Choose fewer neighbours."
         )
-    if n_candidates < 2 * n_neighbors:
+    if n_candidates < 4 * n_neighbors:
         raise ValueError(
-            f"n_candidates={n_candidates} must be at least 2 * n_neighbors = {2 * n_neighbors}: "
-            "as many of a query's class, and as many of other classes."
+            f"n_candidates={n_candidates} must be at least 4 * n_neighbors = {4 * n_neighbors}: "
+            "a quarter of them are the nearest rows of other classes."
         )

@@ -68,7 +68,7 @@ class LinearMaps:
 
     def __init__(self, U: NDArray, V: NDArray, symmetric: bool):
         self.symmetric = symmetric
-        self.weights = (U,) if symmetric else (U, V)
+        self.weights: tuple[NDArray, ...] = (U,) if symmetric else (U, V)
         self._first = [np.zeros_like(weight) for weight in self.weights]
         self._second = [np.zeros_like(weight) for weight in self.weights]
         self._n_steps = 0
