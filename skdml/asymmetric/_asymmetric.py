@@ -236,7 +236,8 @@ class AsymmetricMetricClassifier(
         problem = self._check_problem(X, y, X_query, y_query)
         with_modules = check_modules(self.query_module, self.database_module, self.symmetric)
         for name in (*_LINEAR, *_MODULES):
-            vars(self).pop(name, None)
+            if hasattr(self, name):
+                delattr(self, name)
         rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
         with FitProgress(self, total=self.max_iter, X=X, y=y) as progress:
             fit_maps = self._fit_modules if with_modules else self._fit_linear
