@@ -147,12 +147,13 @@ def workers(options):
     from distributed import Client, LocalCluster
 
     n_rows, n_features, n_pairs = options.pick((5_000, 512, 200_000), (200, 20, 2_000))
+    rounds = options.pick(30, 10)
     rng = np.random.default_rng(0)
     y = np.arange(n_rows) % 10
     X = rng.standard_normal((n_rows, n_features))
     X[:, :30] += (y[:, None] - 4.5) * 0.3 * rng.standard_normal(X[:, :30].shape[1])
     pairs, signs = make_pairs(y, n_pairs, random_state=0)
-    model = DITMLTransformer(solver="parallel", max_iter=10, tol=1e-12, random_state=0)
+    model = DITMLTransformer(solver="parallel", max_iter=rounds, tol=1e-12, random_state=0)
     seconds = {1: [], 2: []}
     sent = {}
     for _ in range(options.repeats):
@@ -171,7 +172,7 @@ def workers(options):
                 sent[n_workers] = float(np.median(model.history_["bytes"]))
     rows = [
         {
-            "case": f"{n_rows:,} x {n_features}, {n_pairs:,} pairs, 10 rounds",
+            "case": f"{n_rows:,} x {n_features}, {n_pairs:,} pairs, {rounds} rounds",
             "side": f"{n_workers} worker(s)",
             "seconds": float(np.median(seconds[n_workers])),
             "mb_per_round": sent[n_workers] / 1e6,

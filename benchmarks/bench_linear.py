@@ -15,7 +15,7 @@ import numpy as np
 from scipy.stats import rankdata
 from sklearn.model_selection import StratifiedKFold
 
-from benchmarks.environments import VENVS
+from benchmarks.cache import Cache
 from benchmarks.harness import (
     METRIC_LEARN,
     PALETTE,
@@ -31,7 +31,6 @@ from benchmarks.linear_methods import METHODS, N_PAIRS, NEIGHBOURS, grids, searc
 from skdml.datasets import fetch_cub_features, fetch_microarray, fetch_uci
 
 REPEATS = 1
-CACHE = VENVS / "linear-cache.jsonl"
 SCRIPT = "../linear_methods.py"  # seen from the peers' folder
 UCI = (
     *("balance", "ionosphere", "letter", "optdigits", "penbased"),
@@ -72,34 +71,12 @@ def load(name, most_rows):
     return X[chosen].astype(float), np.unique(y[chosen], return_inverse=True)[1]
 
 
-class Cache:
-    """Results of folds in a file of JSON lines."""
-
-    def __init__(self, path, fresh):
-        self.path = path
-        self.known = {}
-        if path is None:
-            return
-        path.parent.mkdir(exist_ok=True)
-        if fresh:
-            path.unlink(missing_ok=True)
-        if path.exists():
-            for line in path.read_text(encoding="utf-8").splitlines():
-                entry = json.loads(line)
-                self.known[entry.pop("key")] = entry
-
-    def find(self, key, cap):
-        """Return the result that a run with this time cap would have, None if unknown."""
-        entry = self.known.get(key)
-        if entry is None or ("accuracy" not in entry and entry["cap"] < cap):
-            return None
-        return entry if entry.get("seconds", cap) <= cap else None
-
-    def add(self, key, entry):
-        self.known[key] = entry
-        if self.path is not None:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"key": key, **entry}) + "\n")
+def find(cache, key, cap):
+    """Return the result that a run with this time cap would have, None if unknown."""
+    entry = cache.find(key)
+    if entry is None or ("accuracy" not in entry and entry["cap"] < cap):
+        return None
+    return entry if entry.get("seconds", cap) <= cap else None
 
 
 def run_fold(method, inputs, cap):
@@ -140,7 +117,7 @@ def run_set(name, options, cache, grid_of):
         found[method] = []
         for number, (train, test) in enumerate(folds):
             key = json.dumps([name, method, number, rows, grid_of[method]])
-            result = cache.find(key, cap)
+            result = find(cache, key, cap)
             if result is None:
                 progress(f"{name}: {method}, fold {number + 1} of {n_folds}")
                 rows_of = {"X": X[train], "y": y[train], "X_test": X[test], "y_test": y[test]}
@@ -287,7 +264,7 @@ def run(options):
     if unknown:
         raise SystemExit(f"--sets: {', '.join(sorted(unknown))} not among {', '.join(SETS)}")
     grid_of = grids([float(gamma) for gamma in extra["gammas"].split(",")], options.quick)
-    cache = Cache(None if options.quick else CACHE, extra["fresh"])
+    cache = Cache(None if options.quick else "linear", extra["fresh"])
     found, shapes = {}, {}
     for name in names:
         shapes[name], found[name] = run_set(name, options, cache, grid_of)

@@ -12,26 +12,40 @@ from typing import TYPE_CHECKING
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from . import constraints, datasets, deep, linear, metrics, plot, ranking, utils
+    from . import asymmetric, constraints, datasets, deep, linear, metrics, plot, ranking, utils
+    from .asymmetric import AsymmetricMetricClassifier
     from .deep import DeepMetricEmbedder
     from .linear import DITMLTransformer, GMMLTransformer
     from .ranking import LocalGMMLRanker
 
 # Where each public estimator lives.
 _ESTIMATORS = {
+    "AsymmetricMetricClassifier": "asymmetric",
     "DITMLTransformer": "linear",
     "DeepMetricEmbedder": "deep",
     "GMMLTransformer": "linear",
     "LocalGMMLRanker": "ranking",
 }
-_SUBPACKAGES = ("constraints", "datasets", "deep", "linear", "metrics", "plot", "ranking", "utils")
+_SUBPACKAGES = (
+    "asymmetric",
+    "constraints",
+    "datasets",
+    "deep",
+    "linear",
+    "metrics",
+    "plot",
+    "ranking",
+    "utils",
+)
 
 __all__ = [
+    "AsymmetricMetricClassifier",
     "DITMLTransformer",
     "DeepMetricEmbedder",
     "GMMLTransformer",
     "LocalGMMLRanker",
     "__version__",
+    "asymmetric",
     "constraints",
     "datasets",
     "deep",

@@ -19,7 +19,13 @@ from skorch.callbacks import (
 )
 from torch import nn
 
-from ._batches import ClassBatches, augment_affine, rotate_classes, share_of_rank
+from ._batches import (
+    ClassBatches,
+    augment_affine,
+    classes_of_rank,
+    count_batches,
+    rotate_classes,
+)
 from ._modules import NAMED, module_arguments
 from ._net import LossModule, MetricNet
 from ._parts import PartParamsMixin
@@ -72,13 +78,12 @@ class AssemblyMixin(PartParamsMixin):
             return X, y
 
         layout = self.classes_per_batch, self.samples_per_class
+        copies = 4 if self.class_rotations else 1
         source: Any = seed
-        classes, n_batches = None, None
+        classes, n_ranks = None, 1
         if ranks is not None:
-            source = [seed, ranks.rank]
-            classes, n_batches = share_of_rank(
-                labels.numpy(), *layout, ranks.rank, ranks.size, seed
-            )
+            source, n_ranks = [seed, ranks.rank], ranks.size
+            classes = classes_of_rank(labels.numpy(), layout[0], ranks.rank, n_ranks, seed)
         return ClassBatches(
             samples,
             labels,
@@ -86,7 +91,7 @@ class AssemblyMixin(PartParamsMixin):
             np.random.default_rng(source),
             transform if transforms else None,
             classes,
-            n_batches,
+            count_batches(labels.numpy(), *layout, copies, n_ranks),
         )
 
     def _make_net(self, watch, n_batches, seed, ranks=None, **net_params):
@@ -119,7 +124,7 @@ class AssemblyMixin(PartParamsMixin):
             verbose=0,
             **net_params,
             **{f"module__{name}": value for name, value in arguments.items()},
-            **{f"optimizer__{k}": v for k, v in self._params_of("optimizer__").items()},
+            **{k: v for k, v in vars(self).items() if k.startswith(("optimizer__", "callbacks__"))},
         )
 
     def _plan(self, seed):
@@ -172,6 +177,13 @@ class AssemblyMixin(PartParamsMixin):
                 sink=_quiet,
             )
             callbacks.append(("early_stopping", stopping))
+        names = [callback[0] for callback in callbacks if isinstance(callback, tuple)]
+        for param in self._params_of("callbacks__"):
+            if param.partition("__")[0] not in names:
+                raise ValueError(
+                    f"callbacks__{param}: no callback has that name. Names are {', '.join(names)}; "
+                    f"give your own as a pair (name, callback)."
+                )
         return callbacks
 
     def _choose_device(self, ranks=None):

@@ -60,13 +60,12 @@ class ClassBatches:
         self._samples_per_class = samples_per_class
         self._rng = rng
         self._transform = transform
+        if n_batches is None:
+            n_batches = count_batches(labels, classes_per_batch, samples_per_class)
         self._n_batches = n_batches
 
     def __len__(self) -> int:
-        if self._n_batches is not None:
-            return self._n_batches
-        batch = self._classes_per_batch * self._samples_per_class
-        return max(MIN_BATCHES, -(-len(self.X) // batch))
+        return self._n_batches
 
     @property
     def state(self) -> dict:
@@ -97,10 +96,14 @@ class ClassBatches:
             )
 
 
-def share_of_rank(
-    y: np.ndarray, classes_per_batch: int, samples_per_class: int, rank: int, size: int, seed: int
-) -> tuple[np.ndarray | None, int]:
-    """Return what one of several ranks draws its batches from.
+def count_batches(
+    y: np.ndarray,
+    classes_per_batch: int,
+    samples_per_class: int,
+    copies: int = 1,
+    n_ranks: int = 1,
+) -> int:
+    """Return the batches of a pass: those of all ranks together hold the samples.
 
     Parameters
     ----------
@@ -108,7 +111,32 @@ def share_of_rank(
         Class numbers from 0.
     classes_per_batch, samples_per_class : int
         Of a batch of one rank.
-    rank, size : int
+    copies : int, default=1
+        How many samples are made of one: four, where turned images are new classes.
+    n_ranks : int, default=1
+        Ranks that train together.
+
+    Returns
+    -------
+    n_batches : int
+        At least `MIN_BATCHES`.
+    """
+    batch = min(classes_per_batch, int(y.max()) + 1) * samples_per_class * n_ranks
+    return max(MIN_BATCHES, -(-copies * len(y) // batch))
+
+
+def classes_of_rank(
+    y: np.ndarray, classes_per_batch: int, rank: int, n_ranks: int, seed: int
+) -> np.ndarray | None:
+    """Return the classes that one of several ranks draws its batches from.
+
+    Parameters
+    ----------
+    y : array of shape (n_samples,)
+        Class numbers from 0.
+    classes_per_batch : int
+        Of a batch of one rank.
+    rank, n_ranks : int
         Which of how many.
     seed : int
         The same on all ranks.
@@ -118,15 +146,11 @@ def share_of_rank(
     classes : array of int or None
         Classes of this rank alone, if there are enough to fill a batch on every rank; None is
         all.
-    n_batches : int
-        Batches of a pass, the same on all ranks: all together hold the samples.
     """
     n_classes = int(y.max()) + 1
-    classes = None
-    if n_classes >= size * classes_per_batch:
-        classes = np.sort(np.random.default_rng(seed).permutation(n_classes)[rank::size])
-    batch = min(classes_per_batch, n_classes) * samples_per_class * size
-    return classes, max(MIN_BATCHES, -(-len(y) // batch))
+    if n_classes < n_ranks * classes_per_batch:
+        return None
+    return np.sort(np.random.default_rng(seed).permutation(n_classes)[rank::n_ranks])
 
 
 class _Shuffled:

@@ -61,10 +61,11 @@ class DeepMetricEmbedder(
     samples_per_class : int, default=5
         Samples of each of them; all, if it has fewer.
     max_epochs : int, default=20
-        Epochs; one has as many batches as hold the training samples, 60 at least.
+        Epochs; one has as many batches as hold the training samples, turned ones with
+        `class_rotations` included, 60 at least.
     optimizer : {"adam", "adamw", "sgd"} or class, default="adam"
         The optimiser, with further parameters as ``optimizer__...``.
-    lr : float, default=0.002
+    lr : float, default=0.004
         The learning rate at the beginning. It falls to zero along a cosine, unless `callbacks`
         has a schedule of its own.
     augment : {"affine"} or callable, default=None
@@ -80,7 +81,8 @@ class DeepMetricEmbedder(
     device : str, default="auto"
         Where to train: "cpu", "cuda", ...; "auto" takes a GPU if there is one.
     callbacks : list of skorch callbacks, default=None
-        Such as a checkpoint or a schedule of the learning rate.
+        Such as a checkpoint or a schedule of the learning rate. A pair (name, callback) makes
+        its parameters reachable as ``callbacks__name__...``.
     n_workers : int, default=1
         Processes that train together, each with a batch of its own: on this machine, or on as
         many workers of a dask cluster. See :ref:`distributed`.
@@ -197,7 +199,7 @@ class DeepMetricEmbedder(
         samples_per_class=5,
         max_epochs=20,
         optimizer="adam",
-        lr=0.002,
+        lr=0.004,
         augment=None,
         class_rotations=False,
         validation_fraction=None,

@@ -68,15 +68,18 @@ class ConvNet(nn.Module):
             blocks += [
                 nn.Conv2d(depth, n_channels, 3, padding=1, bias=False),
                 nn.BatchNorm2d(n_channels),
+                nn.MaxPool2d(2),  # before the ReLU, which then has a quarter to do
                 nn.ReLU(),
-                nn.MaxPool2d(2),
             ]
             depth, height, width = n_channels, height // 2, width // 2
         self.backbone = nn.Sequential(*blocks, nn.Flatten())
         self.head = nn.Linear(depth * height * width, embedding_dim)
+        # Channels last in memory: a training step takes two thirds of the time on a CPU.
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, X):
         """Return the embeddings of images."""
+        X = X.contiguous(memory_format=torch.channels_last)
         return self.head(self.backbone(X))
 
 

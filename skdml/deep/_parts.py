@@ -6,7 +6,7 @@ from typing import Any
 
 from sklearn.base import BaseEstimator
 
-PREFIXES = ("module__", "optimizer__", "loss__")
+PREFIXES = ("module__", "optimizer__", "loss__", "callbacks__")
 
 
 class PartParamsMixin(BaseEstimator):

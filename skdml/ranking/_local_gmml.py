@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from numbers import Integral, Real
 
 import numpy as np
@@ -19,7 +20,7 @@ from ..utils._sklearn import CallbackSupportMixin, Interval, StrOptions, validat
 from ._local_gmml_solver import build_model, fit_query_weights, train
 from ._local_metrics import choose_rank, draw_groups, learn_local_metric
 from ._queries import Candidates, Queries, column_scale, group_rows, make_features
-from ._training import sort_queries
+from ._training import choose_views, sort_queries
 
 # Held out to choose the epoch where no validation queries are given.
 _HELD_OUT = 0.2
@@ -56,9 +57,10 @@ class LocalGMMLRanker(CallbackSupportMixin, BaseEstimator):
         "lambda" is a pairwise logistic loss with pairs weighted by what a swap would change in
         NDCG; "warp" draws violators of a margin and weights them by their estimated rank.
     normalize : {"query", "column", "both"} or None, default="query"
-        "query" replaces each feature by its z-score and its rank among the documents of the
-        query, "column" divides it by its norm over the training documents, "both" gives the
-        ranker all three, None leaves it alone.
+        "query" replaces each feature by its z-score or its rank among the documents of the
+        query, whichever tells more of the relevance, and leaves out features that seem to tell
+        nothing. "column" divides each feature by its norm over the training documents, "both"
+        does both, None leaves it alone.
     learn_anchors : bool, default=True
         Whether the ideal documents are learned; otherwise they stay at the document of their
         group that ranks it best.
@@ -87,6 +89,8 @@ class LocalGMMLRanker(CallbackSupportMixin, BaseEstimator):
 
     Attributes
     ----------
+    support_ : ndarray of shape (n_features_in_,), dtype=bool
+        The features that are used.
     anchors_ : ndarray of shape (n_anchors, n_normalized_features)
         The ideal documents, then the anti-ideal ones, as normalised features.
     metrics_ : list of MahalanobisMetric
@@ -124,9 +128,9 @@ class LocalGMMLRanker(CallbackSupportMixin, BaseEstimator):
     --------
     >>> from skdml import LocalGMMLRanker
     >>> from skdml.datasets import make_ranking
-    >>> X, y, qid = make_ranking(n_queries=60, n_documents=20, n_features=10, n_centers=1,
+    >>> X, y, qid = make_ranking(n_queries=150, n_documents=20, n_features=10, n_centers=1,
     ...                          random_state=0)
-    >>> train, test = qid < 40, qid >= 40
+    >>> train, test = qid < 100, qid >= 100
     >>> ranker = LocalGMMLRanker(random_state=0).fit(X[train], y[train], qid=qid[train])
     >>> ranker.score(X[test], y[test], qid=qid[test]) > 0.7
     True
@@ -214,16 +218,24 @@ class LocalGMMLRanker(CallbackSupportMixin, BaseEstimator):
             raise ValueError("y_val or qid_val was given without X_val: pass all of them.")
         rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
         self._scale = column_scale(X) if self.normalize in ("column", "both") else None
-        self._unit = 1.0
-        features = self._features(X, queries)
-        # Without qid, there is one query, and documents to be scored belong to it.
-        self._candidates = Candidates(X) if qid is None else None
-        self._unit = self._choose_unit(features, queries)
-        ranked, used = sort_queries(features * self._unit, y[queries.order], queries)
+        features = make_features(X, queries, self.normalize, self._scale)
+        ranked, used = sort_queries(features, y[queries.order], queries)
         if ranked.n_queries == 0:
             raise ValueError(
                 "y: no query has documents of different relevance, so there is no order to learn."
             )
+        self._used = None
+        self.support_ = np.full(X.shape[1], True)
+        if self.normalize in ("query", "both"):
+            self._used = choose_views(ranked, X.shape[1])
+            self.support_ = np.any(self._used, axis=0)
+            kept = self._used.ravel()
+            features = features.compress(kept, axis=1)
+            ranked = replace(ranked, features=ranked.features.compress(kept, axis=1))
+        # Without qid, there is one query, and documents to be scored belong to it.
+        self._candidates = Candidates(X) if qid is None else None
+        self._unit = self._choose_unit(features, queries)
+        ranked = replace(ranked, features=ranked.features * self._unit)
         if self.verbose and len(used) < len(queries.ids):
             print(
                 f"LocalGMMLRanker: {len(queries.ids) - len(used)} of {len(queries.ids)} queries "
@@ -272,10 +284,10 @@ class LocalGMMLRanker(CallbackSupportMixin, BaseEstimator):
 
     def _features(self, X, queries):
         """Return the documents as the model sees them, in the order of `queries.order`."""
-        return make_features(X, queries, self.normalize, self._scale) * self._unit
+        return make_features(X, queries, self.normalize, self._scale, self._unit, self._used)
 
     def _place(self, X, candidates):
-        return candidates.place(X, self.normalize, self._scale) * self._unit
+        return candidates.place(X, self.normalize, self._scale, self._used) * self._unit
 
     def _choose_unit(self, features, queries):
         """Return a factor that makes distances comparable: to the thesis's, or of order one."""

@@ -65,13 +65,15 @@ class AnchorModel:
 
     def quadratic(self, X: NDArray) -> NDArray:
         """Return ``x' M_r x`` for each row and anchor."""
-        n_anchors, rank, n_features = self.factors.shape
-        images = X @ self.factors.reshape(-1, n_features).T
-        images = images.reshape(len(X), n_anchors, rank)
-        quadratic = np.einsum("ncr,ncr->nc", images, images)
+        return self._norms(self.factors.reshape(-1, X.shape[1]) @ X.T, X).T
+
+    def _norms(self, images, X):
+        # One row per anchor: what is added up lies in long rows.
+        images = images.reshape(*self.factors.shape[:2], len(X))
+        norms = np.einsum("crn,crn->cn", images, images)
         if self.scale.any():
-            quadratic += np.multiply.outer(np.einsum("nd,nd->n", X, X), self.scale)
-        return quadratic
+            norms += np.multiply.outer(self.scale, np.einsum("dn,dn->n", X.T, X.T))
+        return norms
 
     def apply(self, V: NDArray) -> NDArray:
         """Return ``M_r v_r``, one row of V for each anchor."""
@@ -80,14 +82,19 @@ class AnchorModel:
 
     def squared_distances(self, X: NDArray, quadratic: NDArray | None = None) -> NDArray:
         """Return squared distances of rows to anchors; `quadratic` saves most of the work."""
-        if quadratic is None:
-            quadratic = self.quadratic(X)
         images = self.apply(self.anchors)
-        sizes = quadratic + np.sum(images * self.anchors, axis=1)
-        squared = sizes - 2 * (X @ images.T)
+        if quadratic is None:
+            # One product for the quadratic and the linear terms.
+            n_images = self.factors.size // X.shape[1]
+            products = np.vstack([self.factors.reshape(n_images, -1), images]) @ X.T
+            sizes, linear = self._norms(products[:n_images], X), products[n_images:]
+        else:
+            sizes, linear = quadratic.T.copy(), images @ X.T
+        sizes += np.sum(images * self.anchors, axis=1)[:, None]
+        squared = sizes - 2 * linear
         # What is left of nearly equal numbers is rounding: a document that is an anchor itself.
         squared[squared < 32 * np.finfo(float).eps * sizes] = 0.0
-        return squared
+        return squared.T
 
     def scores(
         self, X: NDArray, quadratic: NDArray | None = None, weights: NDArray | None = None

@@ -37,11 +37,11 @@ def choose_rank(n_metrics: int) -> int:
 def draw_groups(ranked: RankedQueries, n_groups: int, rng: np.random.Generator) -> list[NDArray]:
     """Draw groups of queries: one at random and those whose best documents are like its own.
 
-    Each has about twice its share, so that they overlap; a single group is of all queries, or of a
-    thousand of them.
+    Several groups have up to twice their share, so that they overlap; a single group is of all
+    queries, or of a thousand of them.
     """
     n_queries = ranked.n_queries
-    size = int(np.clip(-(-2 * n_queries // n_groups), _MIN_QUERIES, _MAX_QUERIES))
+    size = int(np.clip(-(-2 * n_queries // (n_groups + 1)), _MIN_QUERIES, _MAX_QUERIES))
     if size >= n_queries:
         return [np.arange(n_queries)] * n_groups
     if n_groups == 1:

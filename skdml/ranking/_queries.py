@@ -76,7 +76,12 @@ def column_scale(X: NDArray) -> NDArray:
 
 
 def make_features(
-    X: NDArray, queries: Queries, normalize: str | None, scale: NDArray | None
+    X: NDArray,
+    queries: Queries,
+    normalize: str | None,
+    scale: NDArray | None,
+    unit: float = 1.0,
+    used: NDArray | None = None,
 ) -> NDArray:
     """Return the rows as the ranker sees them.
 
@@ -91,46 +96,55 @@ def make_features(
         `scale`, "both" gives all three side by side.
     scale : ndarray of shape (n_features,) or None
         What `column_scale` found in the training rows.
+    unit : float, default=1.0
+        A factor of all features.
+    used : ndarray of shape (2 or 3, n_features), dtype=bool, default=None
+        With "query" and "both": which z-scores, ranks and scaled values there shall be. None means
+        all.
 
     Returns
     -------
-    features : ndarray of shape (n_rows, n_features * (1, 2 or 3))
+    features : ndarray of shape (n_rows, n_features * (1, 2 or 3)) or fewer columns
         In the order of ``queries.order``.
     """
     X = X[queries.order]
     if normalize is None:
-        return X
+        return X * unit
     if normalize == "column":
-        return X / scale
+        return X * unit / scale
     # One row per feature: what is worked on together lies together.
     values = np.ascontiguousarray(X.T)
-    n_features = len(values)
-    features = np.empty(((3 if normalize == "both" else 2) * n_features, len(X)))
-    features[:n_features] = standardise(values, queries.starts)
-    np.multiply(
-        rank_values(values, queries.starts), _RANK_SCALE, out=features[n_features : 2 * n_features]
-    )
+    if used is None:
+        used = np.ones((3 if normalize == "both" else 2, len(values)), dtype=bool)
+    counts = used.sum(axis=1)
+    features = np.empty((counts.sum(), len(X)))
+    z_scores, ranks, *scaled = np.split(features, np.cumsum(counts)[:-1])
+    standardise(values[used[0]], queries.starts, unit, out=z_scores)
+    rank_values(values[used[1]], queries.starts, _RANK_SCALE * unit, out=ranks)
     if normalize == "both" and scale is not None:
-        np.divide(values, scale[:, None], out=features[2 * n_features :])
+        np.multiply(values[used[2]], (unit / scale[used[2]])[:, None], out=scaled[0])
     return features.T
 
 
-def standardise(values: NDArray, starts: NDArray) -> NDArray:
-    """Return z-scores within segments of each row; values that are all the same give zeros."""
+def standardise(values: NDArray, starts: NDArray, unit: float, out: NDArray) -> None:
+    """Write z-scores within segments of each row, times `unit`, to `out`.
+
+    Values that are all the same give zeros.
+    """
     sizes = np.diff(starts)
     # Huge values must not overflow when they are squared.
     largest = np.maximum.reduceat(np.abs(values), starts[:-1], axis=1)
-    scaled = values / np.repeat(np.where(largest > 0, largest, 1.0), sizes, axis=1)
-    scaled -= np.repeat(np.add.reduceat(scaled, starts[:-1], axis=1) / sizes, sizes, axis=1)
-    deviation = np.sqrt(np.add.reduceat(scaled * scaled, starts[:-1], axis=1) / sizes)
+    largest[largest == 0] = 1.0
+    np.divide(values, np.repeat(largest, sizes, axis=1), out=out)
+    out -= np.repeat(np.add.reduceat(out, starts[:-1], axis=1) / sizes, sizes, axis=1)
+    deviation = np.sqrt(np.add.reduceat(out * out, starts[:-1], axis=1) / sizes)
     with np.errstate(divide="ignore"):
-        factor = np.where(deviation > 8 * np.finfo(float).eps, 1 / deviation, 0.0)
-    scaled *= np.repeat(factor, sizes, axis=1)
-    return scaled
+        factor = np.where(deviation > 8 * np.finfo(float).eps, unit / deviation, 0.0)
+    out *= np.repeat(factor, sizes, axis=1)
 
 
-def rank_values(values: NDArray, starts: NDArray) -> NDArray:
-    """Return ranks within segments of each row, between -1 and 1; equal values share a mean rank.
+def rank_values(values: NDArray, starts: NDArray, unit: float, out: NDArray) -> None:
+    """Write ranks within segments of each row to `out`; equal values share a mean rank.
 
     Parameters
     ----------
@@ -138,48 +152,67 @@ def rank_values(values: NDArray, starts: NDArray) -> NDArray:
         One row per feature.
     starts : ndarray of shape (n_segments + 1,)
         Where the segments begin, and the end.
-
-    Returns
-    -------
-    ranks : ndarray of shape (n_features, n_rows)
-        -1 would be below all, 1 above all.
+    unit : float
+        Ranks lie between ``-unit``, which would be below all, and ``unit``, above all.
+    out : ndarray of shape (n_features, n_rows)
+        For the ranks, contiguous.
     """
-    n_features, n_rows = values.shape
-    order = _argsort_segments(values, starts)
-    order += (np.arange(n_features) * n_rows)[:, None]
-    order = order.ravel()
-    ordered = values.ravel()[order]
+    order = _sort_quickly(values, starts)
+    ordered = values.reshape(-1)[order]
+    if _neighbours(np.less, ordered, starts, False).any():
+        order = _sort_exactly(values, starts)
+        ordered = values.reshape(-1)[order]
     # Runs of equal values, over all features and segments at once.
-    begins_run = np.empty(len(ordered), dtype=bool)
-    begins_run[0] = True
-    np.not_equal(ordered[1:], ordered[:-1], out=begins_run[1:])
-    begins_run.reshape(n_features, n_rows)[:, starts[:-1]] = True
-    begin = np.flatnonzero(begins_run)
-    length = np.diff(begin, append=len(ordered))
-    middle = np.repeat(begin + length / 2, length).reshape(n_features, n_rows)
-    # From places in the whole array to places in the segment, and to the range -1 to 1.
+    begin = np.flatnonzero(_neighbours(np.not_equal, ordered, starts, True))
+    length = np.diff(begin, append=values.size)
+    middle = np.repeat(begin + length / 2, length).reshape(values.shape)
+    # From places in the whole array to places beside the middle of the segment.
     sizes = np.diff(starts)
-    middle -= (np.arange(n_features) * n_rows)[:, None] + np.repeat(starts[:-1], sizes)
-    middle *= np.repeat(2 / sizes, sizes)
-    middle -= 1
-    ranks = np.empty_like(middle)
-    ranks.ravel()[order] = middle.ravel()
-    return ranks
+    middle -= np.arange(0, values.size, values.shape[1])[:, None]
+    middle -= np.repeat(starts[:-1] + sizes / 2, sizes)
+    middle *= np.repeat(2 * unit / sizes, sizes)
+    out.reshape(-1)[order] = middle
 
 
-def _argsort_segments(values, starts):
-    """Return for each row the positions that sort each of its segments."""
-    order = np.empty(values.shape, dtype=np.intp)
+def _sort_quickly(values, starts):
+    """Return positions in the whole array that sort each segment, if its values differ enough.
+
+    A sort of numbers is much faster than one of positions. So the last bits of each number are
+    replaced by its position; numbers that differ in these bits alone may be misplaced.
+    """
+    last_bits = (1 << int(values.size).bit_length()) - 1
+    keys = np.arange(values.size, dtype=np.int64).reshape(values.shape)
+    keys |= values.view(np.int64) & ~last_bits
+    for block in _blocks(keys.view(np.float64), starts):
+        block.sort(axis=-1)
+    keys &= last_bits
+    return keys
+
+
+def _sort_exactly(values, starts):
+    """Return positions in the whole array that sort each segment."""
+    order = np.arange(values.size).reshape(values.shape)
+    for block, found in zip(_blocks(values, starts), _blocks(order, starts), strict=True):
+        found[...] = np.take_along_axis(found, np.argsort(block, axis=-1), axis=-1)
+    return order
+
+
+def _blocks(array, starts):
+    """Yield views of shape (n_features, n_segments, size): neighbouring segments of one size."""
     sizes = np.diff(starts)
-    # Segments of one size that are neighbours are sorted in one call.
     firsts = np.append(np.flatnonzero(np.diff(sizes, prepend=-1)), len(sizes))
     for first, last in itertools.pairwise(firsts):
-        begin, end, size = starts[first], starts[last], sizes[first]
-        block = values[:, begin:end].reshape(len(values), -1, size)
-        found = np.argsort(block, axis=-1)
-        found += np.arange(begin, end, size)[:, None]
-        order[:, begin:end] = found.reshape(len(values), -1)
-    return order
+        block = array[:, starts[first] : starts[last]]
+        yield block.reshape(len(array), last - first, sizes[first])
+
+
+def _neighbours(compare, ordered, starts, at_start):
+    """Compare each value with the one before it; those that begin a segment get `at_start`."""
+    found = np.empty(ordered.shape, dtype=bool)
+    flat = ordered.reshape(-1)
+    compare(flat[1:], flat[:-1], out=found.reshape(-1)[1:])
+    found[:, starts[:-1]] = at_start
+    return found
 
 
 class Candidates:
@@ -200,19 +233,25 @@ class Candidates:
         self._deviation = np.where(self._varies, deviation, 1.0)
         self._ordered = np.sort(documents, axis=0)
 
-    def place(self, X: NDArray, normalize: str | None, scale: NDArray | None) -> NDArray:
+    def place(
+        self,
+        X: NDArray,
+        normalize: str | None,
+        scale: NDArray | None,
+        used: NDArray | None = None,
+    ) -> NDArray:
         """Return the features of rows, relative to these documents.
 
         Parameters
         ----------
         X : ndarray of shape (n_rows, n_features)
             The rows; they do not change each other's features.
-        normalize, scale
+        normalize, scale, used
             As in `make_features`, which gives the same for the documents themselves.
 
         Returns
         -------
-        features : ndarray of shape (n_rows, n_features * (1, 2 or 3))
+        features : ndarray of shape (n_rows, n_features * (1, 2 or 3)) or fewer columns
             The features.
         """
         if normalize in (None, "column"):
@@ -225,4 +264,5 @@ class Candidates:
             not_above = np.searchsorted(ordered, values, side="right")
             column[:] = (below + not_above) / len(ordered) - 1
         parts = [z_scores, _RANK_SCALE * ranks]
-        return np.hstack(parts if normalize == "query" else [*parts, X / scale])
+        features = np.hstack(parts if normalize == "query" else [*parts, X / scale])
+        return features if used is None else features[:, used.ravel()]

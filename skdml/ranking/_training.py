@@ -6,10 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtr
 
 from ._queries import Queries
 
 CUTOFF = 10  # the measure that is learned and watched is NDCG at 10
+# Of the features that are chosen, about so many may be there by chance.
+_FALSE_SHARE = 0.05
+# With fewer queries, all features are used.
+_MIN_QUERIES = 10
 
 
 @dataclass(frozen=True)
@@ -122,6 +127,54 @@ def _first_lower(grades, codes):
     changes = (np.diff(grades) != 0) | (np.diff(codes) != 0)
     ends = np.append(np.flatnonzero(changes) + 1, len(grades))
     return np.repeat(ends, np.diff(ends, prepend=0))
+
+
+def choose_views(ranked: RankedQueries, n_features: int) -> NDArray:
+    """Choose the features that have to do with relevance, and a view of each.
+
+    In each query, the grades are correlated with a column and with its square; over queries, the
+    mean of such a correlation is zero for noise. Features are chosen by the t-tests of this, with
+    the false discovery rate of Benjamini and Hochberg. Z-score and rank say nearly the same: the
+    one with the larger t is used.
+
+    Parameters
+    ----------
+    ranked : RankedQueries
+        Documents with the z-scores of all features, then their ranks, then perhaps other views. A
+        feature that never varies has zeros as z-scores and ranks.
+    n_features : int
+        The number of features.
+
+    Returns
+    -------
+    used : ndarray of shape (n_views, n_features), dtype=bool
+        All, if there are few queries or if no feature would be chosen.
+    """
+    used = np.ones((ranked.features.shape[1] // n_features, n_features), dtype=bool)
+    if ranked.n_queries < _MIN_QUERIES:
+        return used
+    sizes, starts = ranked.sizes, ranked.starts[:-1]
+    highest, lowest = ranked.grades[starts], ranked.grades[ranked.starts[1:] - 1]
+    grades = (ranked.grades - np.repeat(lowest, sizes)) / np.repeat(highest - lowest, sizes)
+    grades -= np.repeat(np.add.reduceat(grades, starts) / sizes, sizes)
+    grades /= np.repeat(np.sqrt(np.add.reduceat(grades**2, starts) * sizes), sizes)
+    columns = ranked.features[:, : 2 * n_features]
+    tests = []
+    for power in (1, 2):
+        found = np.add.reduceat(columns**power * grades[:, None], starts)
+        error = found.std(axis=0, ddof=1) / np.sqrt(len(found))
+        tests.append(np.abs(found.mean(axis=0)) / np.maximum(error, np.finfo(float).eps))
+    t = np.maximum(*tests).reshape(2, n_features)
+    chance = 2 * stdtr(ranked.n_queries - 1, -t.max(axis=0))
+    bounds = _FALSE_SHARE * np.arange(1, n_features + 1) / n_features
+    below = np.flatnonzero(np.sort(chance) <= bounds)
+    if len(below) == 0:
+        return used
+    used[:] = chance <= bounds[below[-1]]
+    better_ranks = t[1] > t[0]
+    used[0] &= ~better_ranks
+    used[1] &= better_ranks
+    return used
 
 
 def positions(scores: NDArray, starts: NDArray) -> NDArray:

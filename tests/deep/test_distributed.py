@@ -25,7 +25,7 @@ from skorch.callbacks import Callback, Checkpoint  # noqa: E402
 
 from skdml import DeepMetricEmbedder  # noqa: E402
 from skdml.deep import distributed  # noqa: E402
-from skdml.deep._batches import share_of_rank  # noqa: E402
+from skdml.deep._batches import classes_of_rank, count_batches  # noqa: E402
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -134,13 +134,16 @@ def test_callbacks_run_on_every_rank_but_one_writes(fitted):
 
 def test_ranks_have_their_own_classes_if_there_are_enough():
     y = np.repeat(np.arange(10), 7)
-    shares = [share_of_rank(y, 3, 5, rank, 3, seed=4) for rank in range(3)]
-    classes = np.concatenate([own for own, _ in shares])
-    np.testing.assert_array_equal(np.sort(classes), np.arange(10))
-    assert {n_batches for _, n_batches in shares} == {60}
-    assert share_of_rank(y, 4, 5, 0, 3, seed=4)[0] is None
+    shares = [classes_of_rank(y, 3, rank, 3, seed=4) for rank in range(3)]
+    np.testing.assert_array_equal(np.sort(np.concatenate(shares)), np.arange(10))
+    assert classes_of_rank(y, 4, 0, 3, seed=4) is None
+
+
+def test_the_batches_of_all_ranks_hold_the_samples():
+    assert count_batches(np.repeat(np.arange(10), 7), 3, 5, n_ranks=3) == 60
     large = np.repeat(np.arange(10), 1000)
-    assert share_of_rank(large, 2, 5, 0, 4, seed=4)[1] == 10_000 // 40
+    assert count_batches(large, 2, 5, n_ranks=4) == 10_000 // 40
+    assert count_batches(large, 2, 5, copies=4) == 4 * 10_000 // 10
 
 
 def test_a_client_is_shared_by_clones_and_not_stored():

@@ -18,7 +18,7 @@ from sklearn.preprocessing import StandardScaler
 torch = pytest.importorskip("torch")
 pytest.importorskip("skorch")
 
-from skorch.callbacks import Callback, Checkpoint, LRScheduler  # noqa: E402
+from skorch.callbacks import Callback, Checkpoint, GradientNormClipping, LRScheduler  # noqa: E402
 from torch import nn  # noqa: E402
 
 from skdml import DeepMetricEmbedder  # noqa: E402
@@ -150,7 +150,7 @@ def test_parameters_of_parts_are_parameters():
     assert copy.module__hidden == (4, 4)
     assert "module__hidden=(8,)" in repr(model)
     X, y = load_wine(return_X_y=True)
-    for wrong in ({"modul__hidden": 3}, {"epochs": 3}, {"callbacks__x": 3}):
+    for wrong in ({"modul__hidden": 3}, {"epochs": 3}, {"criterion__x": 3}):
         with pytest.raises(TypeError, match=f"no parameter '{next(iter(wrong))}'"):
             DeepMetricEmbedder(**wrong).fit(X, y)
     with pytest.raises(ValueError, match="Invalid parameter 'epochs'"):
@@ -212,6 +212,16 @@ def test_the_learning_rate_falls_to_zero_unless_a_schedule_is_given(digits):
     schedule = LRScheduler(torch.optim.lr_scheduler.StepLR, step_size=1, gamma=0.5)
     model = quick(callbacks=[schedule]).fit(X, y)
     assert model.net_.optimizer_.param_groups[0]["lr"] > 1e-4
+
+
+def test_parameters_of_callbacks(digits):
+    X, y, _, _ = digits
+    clip = ("clip", GradientNormClipping(gradient_clip_value=1.0))
+    model = quick(callbacks=[clip], callbacks__clip__gradient_clip_value=0.5)
+    model = clone(model).fit(X, y)
+    assert dict(model.net_.callbacks_)["clip"].gradient_clip_value == 0.5
+    with pytest.raises(ValueError, match="clop"):
+        quick(callbacks=[clip], callbacks__clop__gradient_clip_value=0.5).fit(X, y)
 
 
 def test_callbacks_of_skorch(digits, tmp_path):

@@ -52,19 +52,20 @@ def test_every_normalisation_learns(data, normalize):
         ranker.score(X, y, qid) > mean_ndcg(y, np.random.default_rng(0).random(len(y)), qid) + 0.1
     )
     assert np.isfinite(ranker.predict(X, qid)).all()
-    assert ranker.anchors_.shape[1] == 6 * {"query": 2, "both": 3}.get(normalize, 1)
+    assert ranker.anchors_.shape[1] == 6 * {"both": 2}.get(normalize, 1)
 
 
 def test_fitted_attributes(data):
     ranker = quick(n_metrics=3).fit(*data[0])
-    assert ranker.anchors_.shape == (6, 12)
+    assert ranker.support_.all()
+    assert ranker.anchors_.shape == (6, 6)
     assert len(ranker.metrics_) == 6
     assert ranker.weights_.shape == ranker.widths_.shape == (6,)
     assert (ranker.weights_ > 0).all()
     assert (ranker.widths_ > 0).all()
     assert ranker.query_weights_ == {}
     thesis = quick(n_metrics=3, kernel="thesis").fit(*data[0])
-    assert thesis.anchors_.shape == (3, 12)  # no anti-ideal documents
+    assert thesis.anchors_.shape == (3, 6)  # no anti-ideal documents
     assert (thesis.weights_ >= 0).all()
 
 
@@ -85,7 +86,7 @@ def test_metrics_are_positive_semi_definite(data, learn_metrics):
         eigenvalues = np.linalg.eigvalsh(metric.matrix())
         assert eigenvalues[0] >= -1e-10 * eigenvalues[-1]
     if not learn_metrics:
-        assert np.trace(ranker.metrics_[0].matrix()) == pytest.approx(12)
+        assert np.trace(ranker.metrics_[0].matrix()) == pytest.approx(6)
 
 
 def test_learned_metrics_differ_and_rank_well(data):

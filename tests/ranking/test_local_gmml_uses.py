@@ -247,7 +247,7 @@ def test_too_small_reg_is_named(data):
     X, y, qid = data
     X = np.hstack([X, np.ones((len(X), 1))])  # a feature that never varies
     with pytest.raises(ValueError, match=r"reg=0.* Raise reg"):
-        quick(reg=0).fit(X, y, qid)
+        quick(reg=0, normalize=None).fit(X, y, qid)
 
 
 @pytest.mark.parametrize(

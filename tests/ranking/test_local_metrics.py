@@ -201,6 +201,14 @@ def test_one_group_has_all_queries():
     assert group.tolist() == list(range(50))
 
 
+@pytest.mark.parametrize("n_groups", [2, 3, 8])
+def test_several_groups_are_parts_that_overlap(n_groups):
+    ranked = make_ranked([3] * 300)
+    groups = draw_groups(ranked, n_groups, np.random.default_rng(0))
+    assert len({tuple(group) for group in groups}) == n_groups
+    assert max(map(len, groups)) < 300 < sum(map(len, groups))
+
+
 @pytest.mark.parametrize("n_queries", [1, 5, 60, 200])
 @pytest.mark.parametrize("n_groups", [2, 8])
 def test_groups_are_queries_without_repetition(n_queries, n_groups):

@@ -166,6 +166,20 @@ def test_equal_values_at_the_border_of_queries_or_features_share_no_rank():
     np.testing.assert_allclose(ranks, [[-0.5, -0.5], [0.5, 0.5], [0, 0], [0, 0]])
 
 
+@pytest.mark.parametrize("size", [2, 3, 40, 5000])
+def test_values_that_differ_in_their_last_bits_have_ranks_of_their_own(size):
+    """These bits are used to sort faster."""
+    steps = np.random.default_rng(0).permutation(size)
+    for values in (1.0 + steps * np.finfo(float).eps, -1e300 * (1 + steps * 2e-16), steps * 5e-324):
+        _, ranks = z_scores_and_ranks(values)
+        np.testing.assert_allclose(ranks, (2 * rankdata(values) - 1) / size - 1, atol=1e-12)
+
+
+def test_zero_and_minus_zero_are_equal():
+    _, ranks = z_scores_and_ranks([0.0, -0.0, 5e-324, 0.0, -5e-324, -0.0])
+    np.testing.assert_allclose(ranks, [0, 0, 5 / 6, 0, -5 / 6, 0], atol=1e-15)
+
+
 def test_ranks_are_symmetric_and_below_one():
     values = np.random.default_rng(0).standard_normal(9)
     _, ranks = z_scores_and_ranks(values)
@@ -218,6 +232,31 @@ def test_features_do_not_depend_on_the_units_of_columns():
     expected = features_of(X, QID)
     for factor, offset in [(1e300, 0), (1e-300, 0), (7.0, 1e3)]:
         np.testing.assert_allclose(features_of(X * factor + offset, QID), expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("normalize", NORMALIZE)
+def test_unit_is_a_factor_of_all_features(normalize):
+    X = make_X()
+    queries, scale = group_rows(QID, len(X)), scale_for(normalize, X)
+    expected = 0.3 * make_features(X, queries, normalize, scale)
+    found = make_features(X, queries, normalize, scale, unit=0.3)
+    np.testing.assert_allclose(found, expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize("normalize", ["query", "both"])
+@pytest.mark.parametrize("kept", [[], [0], [1], [0, 1]])
+def test_features_that_are_not_used_are_not_there(normalize, kept):
+    X = make_X()
+    queries, scale = group_rows(QID, len(X)), scale_for(normalize, X)
+    used = np.zeros((3 if normalize == "both" else 2, 4), dtype=bool)
+    used[kept, 1:] = True
+    used[2:] = [True, True, False, False]
+    expected = make_features(X, queries, normalize, scale)[:, used.ravel()]
+    np.testing.assert_array_equal(make_features(X, queries, normalize, scale, 1.0, used), expected)
+    documents = X[QID == 4]
+    placed = Candidates(documents).place(X, normalize, scale)[:, used.ravel()]
+    found = Candidates(documents).place(X, normalize, scale, used)
+    np.testing.assert_array_equal(found, placed)
 
 
 def test_features_leave_the_documents_alone():

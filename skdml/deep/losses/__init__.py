@@ -24,6 +24,7 @@ from ._tuples import (  # noqa: E402
     n_pair_one_vs_one,
     n_pair_tuplet,
 )
+from ._wasserstein import wcontrastive, wtriplet  # noqa: E402
 
 __all__ = [
     "binomial",
@@ -51,4 +52,6 @@ __all__ = [
     "spectral",
     "thesis",
     "triplet",
+    "wcontrastive",
+    "wtriplet",
 ]

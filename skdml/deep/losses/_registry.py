@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import math
 from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any
@@ -24,6 +25,7 @@ from ._tuples import (
     n_pair_one_vs_one,
     n_pair_tuplet,
 )
+from ._wasserstein import wcontrastive, wtriplet
 
 FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "contrastive": contrastive,
@@ -47,6 +49,9 @@ FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "dro-max": dro_max,
     "dro-variance": dro_variance,
 }
+# Distances by optimal transport, solved by POT.
+TRANSPORT: dict[str, Callable[..., Tensor]] = {"wcontrastive": wcontrastive, "wtriplet": wtriplet}
+OWN = {**FUNCTIONS, **TRANSPORT}
 # Name -> class of pytorch-metric-learning.
 PEERS = {
     "angular": "AngularLoss",
@@ -54,7 +59,7 @@ PEERS = {
     "proxy-anchor": "ProxyAnchorLoss",
     "soft-triple": "SoftTripleLoss",
 }
-_ABOVE_ZERO = {"gamma", "scale", "positive_scale", "negative_scale", "radius"}
+_ABOVE_ZERO = {"gamma", "scale", "positive_scale", "negative_scale", "radius", "reg"}
 _NOT_BELOW_ZERO = {"ridge", "nmi_weight", "norm_weight"}
 _WHOLE = {"k", "sample", "bins"}
 
@@ -72,7 +77,7 @@ def loss_names() -> list[str]:
     >>> [name for name in loss_names() if name.startswith("dro")]
     ['dro-topk', 'dro-topk-pn', 'dro-kl', 'dro-kl-g', 'dro-max', 'dro-variance']
     """
-    return [*FUNCTIONS, *PEERS]
+    return [*OWN, *PEERS]
 
 
 def loss_parameters(name: str) -> dict[str, Any]:
@@ -96,8 +101,8 @@ def loss_parameters(name: str) -> dict[str, Any]:
     {'margin': 0.0, 'miner': None}
     """
     _check_name(name)
-    if name in FUNCTIONS:
-        parameters = inspect.signature(FUNCTIONS[name]).parameters.values()
+    if name in OWN:
+        parameters = inspect.signature(OWN[name]).parameters.values()
         return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
     found: dict[str, Any] = {"miner": None}
     for base in _peer_class(name).__mro__:
@@ -189,11 +194,13 @@ class NamedLoss(nn.Module):
         self.name, self.params = name, params
         # Wrong values of parameters show here, not in the first step of a training.
         with torch.random.fork_rng(devices=[]):
-            self(torch.eye(4), torch.tensor([0, 0, 1, 1]))
+            cloud = params.get("cloud")
+            width = math.prod(cloud) if isinstance(cloud, (tuple, list)) else 8
+            self(torch.eye(4, width), torch.tensor([0, 0, 1, 1]))
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Compute the loss of a batch."""
-        return FUNCTIONS[self.name](embeddings, labels, **self.params)
+        return OWN[self.name](embeddings, labels, **self.params)
 
     def __repr__(self):
         params = "".join(f", {name}={value!r}" for name, value in self.params.items())

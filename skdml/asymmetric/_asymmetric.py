@@ -1,0 +1,467 @@
+"""AsymmetricMetricClassifier: nearest neighbours with a map for queries, one for the database."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from numbers import Integral, Real
+
+import numpy as np
+from sklearn.base import (
+    BaseEstimator,
+    ClassifierMixin,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+)
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from ..utils._fit import FitProgress, fit_method
+from ..utils._sklearn import CallbackSupportMixin, Interval, StrOptions, validate_data
+from ._asymmetric_solver import Problem, train
+from ._initial import given_maps, initial_map
+from ._input import (
+    check_costs,
+    check_modules,
+    check_neighbors,
+    encode_labels,
+    encode_query_labels,
+)
+from ._maps import LinearMaps
+
+# Attributes of one kind of fit, which a later fit of the other kind takes away.
+_LINEAR = ("query_components_", "database_components_", "query_mean_", "database_mean_")
+_MODULES = ("query_module_", "database_module_")
+# Learning rates where none is given: relative to the size of the maps, and of Adam for networks.
+_LR, _MODULE_LR = 0.02, 0.002
+
+
+class AsymmetricMetricClassifier(
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+    ClassifierMixin,
+    CallbackSupportMixin,
+    BaseEstimator,
+):
+    r"""Nearest neighbours where queries and database rows have maps of their own.
+
+    What is asked and what is stored are often not alike: a blurred photograph against clean ones,
+    half of the measurements against all of them. Here the squared distance of a query x to a
+    database row z is
+
+    .. math:: D(x, z) = \|U x - V z\|^2
+
+    with two maps that are learned together. For every training query, the nearest set of k rows
+    that its class wins must be nearer, by a margin, than any set that another class wins. Read
+    more in the :ref:`user guide <asymmetric>`.
+
+    Parameters
+    ----------
+    n_neighbors : int, default=5
+        k, the number of neighbours that vote, in training and in `predict`.
+    n_components : int, default=None
+        Rows of U and V, the columns of what `transform` returns; None takes as many as `init`
+        has.
+    C : float, default=1.0
+        What the losses of all queries count beside the norm of the maps: the smaller, the more
+        regularisation.
+    cost_matrix : array-like of shape (n_classes, n_classes), default=None
+        Delta, the cost of answering the class of the column where that of the row is right, in
+        the order of `classes_`. 0 on the diagonal, positive elsewhere; None is 1 elsewhere.
+    init : {"pca", "identity"} or array-like, default="pca"
+        Where both maps start: the principal axes of the database rows, or their first features;
+        or an array of shape (n_components, n_features) for both, or of shape
+        (2, n_components, n_features) for U and V.
+    symmetric : bool, default=False
+        Whether U = V: one metric for both sides.
+    query_module, database_module : torch.nn.Module, default=None
+        Networks in the place of U and V. Copies of them are trained, from their weights on. They
+        get rows as float32 and return coordinates. With `symmetric`, `query_module` alone is for
+        both sides. `n_components` and `init` are not used then.
+    n_candidates : int, default=64
+        How many database rows each training query is compared with: half of them the nearest of
+        its class, the others the nearest of other classes and some at random. They are searched
+        anew every few iterations. Bounds the memory.
+    max_iter : int, default=30
+        Passes over the training queries at most.
+    lr : float, default=None
+        The learning rate of Adam at the beginning, which falls to zero along a cosine. That of U
+        and V is in units of the root mean square of their entries at the start. None is 0.02 for
+        them and 0.002 for modules.
+    tol : float, default=1e-4
+        Stop when the objective has not fallen by this share of it in 10 iterations.
+    n_jobs : int, default=None
+        Workers that search neighbours, as in joblib.
+    random_state : int, RandomState instance or None, default=None
+        Seeds the order of the queries and the draw of candidates.
+    verbose : int, default=0
+        1 shows a progress bar on a terminal.
+
+    Attributes
+    ----------
+    query_components_ : ndarray of shape (n_components, n_features)
+        U. Not there with modules.
+    database_components_ : ndarray of shape (n_components, n_features)
+        V. Not there with modules.
+    query_mean_ : ndarray of shape (n_features,)
+        Subtracted from queries before U: the mean of the training queries, or of the database
+        rows if `symmetric`. Not there with modules.
+    database_mean_ : ndarray of shape (n_features,)
+        Subtracted from database rows before V, their mean. Not there with modules.
+    query_module_, database_module_ : torch.nn.Module
+        The trained modules, where modules were given.
+    objective_curve_ : ndarray of shape (n_iter_,)
+        The objective in each iteration, the loss of each query taken when it had its turn.
+    n_infeasible_ : int
+        Training queries that were skipped: their class is too small to win among k neighbours.
+    n_iter_ : int
+        Iterations.
+    classes_ : ndarray of shape (n_classes,)
+        The classes.
+    n_features_in_ : int
+        Number of features seen during `fit`.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of features seen during `fit`, where X has such names.
+
+    See Also
+    --------
+    GMMLTransformer : One linear metric, in closed form.
+    sklearn.neighbors.NeighborhoodComponentsAnalysis : One linear map for both sides.
+
+    References
+    ----------
+    .. [1] "Running notes on asymmetric similarity learning", whose problem this is, with
+       corrections.
+    .. [2] S. Trivedi, D. McAllester, G. Shakhnarovich. "Discriminative metric learning by
+       neighborhood gerrymandering", NIPS 2014.
+
+    Examples
+    --------
+    Queries that have lost one half of their pixels, against whole digits:
+
+    >>> from sklearn.datasets import load_digits
+    >>> from sklearn.neighbors import KNeighborsClassifier
+    >>> from skdml import AsymmetricMetricClassifier
+    >>> X, y = load_digits(return_X_y=True)
+    >>> halves = X.copy()
+    >>> halves[:, 32:] = 0
+    >>> model = AsymmetricMetricClassifier(n_components=16, max_iter=10, random_state=0)
+    >>> model = model.fit(X[::2], y[::2], X_query=halves[::2], y_query=y[::2])
+    >>> plain = KNeighborsClassifier().fit(X[::2], y[::2])
+    >>> model.score(halves[1::2], y[1::2]) > plain.score(halves[1::2], y[1::2])
+    True
+    """
+
+    _parameter_constraints: dict = {
+        "n_neighbors": [Interval(Integral, 1, None, closed="left")],
+        "n_components": [Interval(Integral, 1, None, closed="left"), None],
+        "C": [Interval(Real, 0, None, closed="neither")],
+        "cost_matrix": ["array-like", None],
+        "init": [StrOptions({"pca", "identity"}), "array-like"],
+        "symmetric": ["boolean"],
+        "query_module": "no_validation",  # without torch, its class is not known
+        "database_module": "no_validation",
+        "n_candidates": [Interval(Integral, 2, None, closed="left")],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "lr": [Interval(Real, 0, None, closed="neither"), None],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "n_jobs": [Integral, None],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+    }
+
+    def __init__(
+        self,
+        n_neighbors=5,
+        n_components=None,
+        C=1.0,
+        cost_matrix=None,
+        init="pca",
+        symmetric=False,
+        query_module=None,
+        database_module=None,
+        n_candidates=64,
+        max_iter=30,
+        lr=None,
+        tol=1e-4,
+        n_jobs=None,
+        random_state=None,
+        verbose=0,
+    ):
+        self.n_neighbors = n_neighbors
+        self.n_components = n_components
+        self.C = C
+        self.cost_matrix = cost_matrix
+        self.init = init
+        self.symmetric = symmetric
+        self.query_module = query_module
+        self.database_module = database_module
+        self.n_candidates = n_candidates
+        self.max_iter = max_iter
+        self.lr = lr
+        self.tol = tol
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+    # Fit
+
+    @fit_method
+    def fit(self, X, y, *, X_query=None, y_query=None):
+        """Learn the two maps.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            The database rows.
+        y : array-like of shape (n_samples,)
+            Their classes, numbers or strings.
+        X_query : array-like of shape (n_queries, n_features), default=None
+            Training queries, where they come from another distribution than the database. Without
+            them, each database row is a query to the others.
+        y_query : array-like of shape (n_queries,), default=None
+            Their classes, among those of y.
+
+        Returns
+        -------
+        self : AsymmetricMetricClassifier
+            The fitted estimator.
+        """
+        problem = self._check_problem(X, y, X_query, y_query)
+        with_modules = check_modules(self.query_module, self.database_module, self.symmetric)
+        for name in (*_LINEAR, *_MODULES):
+            if hasattr(self, name):
+                delattr(self, name)
+        rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
+        with FitProgress(self, total=self.max_iter, X=X, y=y) as progress:
+            fit_maps = self._fit_modules if with_modules else self._fit_linear
+            training = fit_maps(problem, rng, progress)
+        if training.n_infeasible == len(problem.queries):
+            raise ValueError(
+                f"n_neighbors={self.n_neighbors}: no training query has a set of neighbours that "
+                "its class would win. Choose fewer neighbours."
+            )
+        self.objective_curve_ = np.array(training.objective_curve)
+        self.n_iter_ = len(self.objective_curve_)
+        self.n_infeasible_ = training.n_infeasible
+        self._neighbors = KNeighborsClassifier(self.n_neighbors, n_jobs=self.n_jobs)
+        self._neighbors.fit(self._embed_database(problem.database), problem.labels)
+        return self
+
+    def _check_problem(self, X, y, X_query, y_query):
+        """Validate the input of `fit`."""
+        name = type(self).__name__
+        X = validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=2)
+        self.classes_, codes = encode_labels(y, len(X), name)
+        if X_query is None:
+            if y_query is not None:
+                raise ValueError("y_query was given without X_query: pass both.")
+            queries, query_codes = X, codes
+        else:
+            queries = self._check_rows(X_query, "X_query")
+            query_codes = encode_query_labels(y_query, len(queries), self.classes_, name)
+        check_neighbors(self.n_neighbors, self.n_candidates, codes)
+        return Problem(
+            queries=queries,
+            query_labels=query_codes,
+            database=X,
+            labels=codes,
+            same_rows=X_query is None,
+            costs=check_costs(self.cost_matrix, len(self.classes_)),
+            n_neighbors=self.n_neighbors,
+        )
+
+    def _check_rows(self, X, name="X"):
+        """Validate rows of any other method than `fit`, or any other rows than X."""
+        try:
+            return validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        except ValueError as error:
+            if name == "X":
+                raise
+            raise ValueError(re.sub(r"\bX\b", name, str(error))) from error
+
+    def _fit_linear(self, problem, rng, progress):
+        """Learn U and V, of centred rows in a unit that C and lr can rely on."""
+        X, n_features = problem.database, problem.database.shape[1]
+        self.database_mean_ = X.mean(axis=0, dtype=np.float64)
+        self.query_mean_ = self.database_mean_
+        if not self.symmetric:
+            self.query_mean_ = problem.queries.mean(axis=0, dtype=np.float64)
+        X = X - self.database_mean_
+        unit = np.sqrt(np.mean(np.sum(X**2, axis=1)))
+        if unit == 0:
+            raise ValueError("X: all rows are the same, so there is nothing to learn.")
+        X /= unit
+        queries = (problem.queries - self.query_mean_) / unit
+        if isinstance(self.init, str):
+            n_components = self._choose_components(X)
+            U = V = initial_map(self.init, X, n_components)
+        else:
+            U, V = given_maps(self.init, self.n_components, n_features, self.symmetric)
+            U, V = U * unit, V * unit
+        maps = LinearMaps(U, V, self.symmetric)
+        lr = _LR if self.lr is None else self.lr
+        lr *= np.sqrt((np.mean(U**2) + np.mean(V**2)) / 2)
+        training = self._train(
+            maps, replace(problem, queries=queries, database=X), lr, rng, progress
+        )
+        self.query_components_, self.database_components_ = maps.U / unit, maps.V / unit
+        return training
+
+    def _choose_components(self, X):
+        most = min(X.shape) if self.init == "pca" else X.shape[1]
+        if self.n_components is None:
+            return most
+        if self.n_components > most:
+            raise ValueError(
+                f"n_components={self.n_components} is more than init={self.init!r} has: X of shape "
+                f"{X.shape} allows for {most}."
+            )
+        return self.n_components
+
+    def _fit_modules(self, problem, rng, progress):
+        """Train copies of the modules."""
+        from ._module_maps import ModuleMaps, seeded  # needs torch
+
+        maps = ModuleMaps(self.query_module, self.database_module)
+        maps.check_outputs(problem.queries[:2], problem.database[:2])
+        with seeded(int(rng.integers(2**31))):
+            lr = _MODULE_LR if self.lr is None else self.lr
+            training = self._train(maps, problem, lr, rng, progress)
+        self.query_module_, self.database_module_ = maps.query_module, maps.database_module
+        return training
+
+    def _train(self, maps, problem, lr, rng, progress):
+        return train(
+            maps,
+            problem,
+            C=self.C,
+            n_candidates=self.n_candidates,
+            max_iter=self.max_iter,
+            lr=lr,
+            tol=self.tol,
+            rng=rng,
+            n_jobs=self.n_jobs,
+            report=progress.step,
+        )
+
+    # Use
+
+    @property
+    def _n_features_out(self):
+        return self._neighbors.n_features_in_
+
+    def transform(self, X):
+        """Return the coordinates of queries.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_queries, n_features)
+            The queries.
+
+        Returns
+        -------
+        X_new : ndarray of shape (n_queries, n_components)
+            Their Euclidean distances to rows of `transform_database` are the learned ones.
+        """
+        check_is_fitted(self)
+        X = self._check_rows(X)
+        return self._embed_queries(X).astype(X.dtype, copy=False)
+
+    def transform_database(self, X):
+        """Return the coordinates of database rows, for any Euclidean index.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_rows, n_features)
+            The rows, of training or new.
+
+        Returns
+        -------
+        X_new : ndarray of shape (n_rows, n_components)
+            Their coordinates.
+        """
+        check_is_fitted(self)
+        X = self._check_rows(X)
+        return self._embed_database(X).astype(X.dtype, copy=False)
+
+    def _embed_queries(self, X):
+        if hasattr(self, "query_module_"):
+            return self._embed(self.query_module_, X, "query_module")
+        return (X - self.query_mean_) @ self.query_components_.T
+
+    def _embed_database(self, X):
+        if hasattr(self, "database_module_"):
+            return self._embed(self.database_module_, X, "database_module")
+        return (X - self.database_mean_) @ self.database_components_.T
+
+    @staticmethod
+    def _embed(module, X, name):
+        from ._module_maps import embed  # needs torch
+
+        return embed(module, X, name)
+
+    def pair_distance(self, queries, database):
+        """Return the learned distance of each query to the database row beside it.
+
+        Parameters
+        ----------
+        queries : array-like of shape (n_pairs, n_features)
+            One query for each pair.
+        database : array-like of shape (n_pairs, n_features)
+            One database row for each pair.
+
+        Returns
+        -------
+        distances : ndarray of shape (n_pairs,)
+            Not squared. The two sides are not interchangeable, and the distance of a row to
+            itself is not 0.
+        """
+        check_is_fitted(self)
+        queries = self._check_rows(queries, "queries")
+        database = self._check_rows(database, "database")
+        if len(queries) != len(database):
+            raise ValueError(
+                f"queries has {len(queries)} rows and database has {len(database)}: each query is "
+                "compared with the database row beside it."
+            )
+        difference = self._embed_queries(queries) - self._embed_database(database)
+        return np.linalg.norm(difference, axis=1)
+
+    def predict(self, X):
+        """Return the class that most of the nearest database rows of each query have.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_queries, n_features)
+            The queries.
+
+        Returns
+        -------
+        y : ndarray of shape (n_queries,)
+            Their classes; of classes with as many votes, the first in `classes_`.
+        """
+        votes = self.predict_proba(X)
+        return self.classes_[votes.argmax(axis=1)]
+
+    def predict_proba(self, X):
+        """Return the share of each class among the nearest database rows of each query.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_queries, n_features)
+            The queries.
+
+        Returns
+        -------
+        probabilities : ndarray of shape (n_queries, n_classes)
+            In the order of `classes_`.
+        """
+        check_is_fitted(self)
+        return self._neighbors.predict_proba(self._embed_queries(self._check_rows(X)))

@@ -1,0 +1,247 @@
+"""Losses whose distance is that of optimal transport between clouds of points."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...transport._sinkhorn import (
+    check_transport,
+    check_weights,
+    choose_eta,
+    cost_matrices,
+    entropic_values,
+    exact_values,
+)
+from ._core import check_batch, gram, pair_masks, unit_rows
+
+# Columns of a point where the user names no cloud.
+_POINT_DIM = 4
+# The plans of a training step are not exact: the next step has other ones. Iterations over `reg`.
+_TOL, _ITERATIONS = 1e-3, 10
+
+Cloud = tuple[int, int]
+
+
+def check_cloud(cloud: Any, n_features: int) -> Cloud:
+    """Return (n_points, point_dim), whose product is the number of features."""
+    if cloud is None:
+        if n_features % _POINT_DIM:
+            raise ValueError(
+                f"the embedding of {n_features} columns is not divisible into points of "
+                f"{_POINT_DIM}: give cloud=(n_points, point_dim)."
+            )
+        cloud = n_features // _POINT_DIM, _POINT_DIM
+    if not isinstance(cloud, (tuple, list)) or len(cloud) != 2:
+        raise ValueError(f"cloud must be (n_points, point_dim), got {cloud!r}.")
+    n_points, point_dim = cloud
+    if n_points * point_dim != n_features or n_points < 1:
+        raise ValueError(
+            f"cloud={tuple(cloud)} makes {n_points * point_dim} columns, but the embedding has "
+            f"{n_features}: change embedding_dim or cloud."
+        )
+    if n_points == 1:
+        raise ValueError(
+            f"cloud={tuple(cloud)} has clouds of one point, whose transport is the plain distance: "
+            f"use loss='triplet' or 'contrastive', or more points."
+        )
+    return n_points, point_dim
+
+
+def make_clouds(embeddings: Tensor, cloud: Cloud) -> Tensor:
+    """Return clouds of unit vectors cut into points, of mean squared length 1."""
+    n_points, point_dim = cloud
+    return math.sqrt(n_points) * unit_rows(embeddings).reshape(-1, n_points, point_dim)
+
+
+def pair_divergences(
+    clouds: Tensor,
+    first: Tensor,
+    second: Tensor,
+    *,
+    p: int = 2,
+    reg: float = 0.05,
+    solver: str = "sinkhorn",
+    tol: float | None = None,
+) -> Tensor:
+    """Return the divergences of pairs of clouds.
+
+    Parameters
+    ----------
+    clouds : Tensor of shape (n_clouds, n_points, point_dim)
+        The clouds.
+    first, second : Tensor of shape (n_pairs,)
+        Their indices. A pair that occurs twice, in any order, is solved once.
+    p, reg, solver :
+        As in `skdml.transport.sinkhorn_divergence`.
+    tol : float or None
+        How exactly the plans keep the weights; None: exactly enough for a step of training.
+
+    Returns
+    -------
+    divergences : Tensor of shape (n_pairs,)
+        The term of a cloud with itself is solved once, however many pairs it is in.
+    """
+    codes = torch.minimum(first, second) * len(clouds) + torch.maximum(first, second)
+    codes, place = codes.unique(return_inverse=True)
+    low, high = codes // len(clouds), codes % len(clouds)
+    costs = cost_matrices(clouds[low], clouds[high], p)
+    weights = check_weights(None, costs, "weights")
+    if solver == "exact":
+        return exact_values(costs, weights, weights)[place]
+    eta = choose_eta(costs, reg)
+    max_iter = None
+    if tol is None:
+        tol, max_iter = _TOL, int(_ITERATIONS / reg) + 1
+    values = entropic_values(costs, eta, weights, weights, tol, max_iter)
+    used, index = torch.cat([low, high]).unique(return_inverse=True)
+    own = cost_matrices(clouds[used], clouds[used], p)
+    weights = check_weights(None, own, "weights")
+    own = entropic_values(own, eta, weights, weights, tol, max_iter)[index]
+    return (values - (own[: len(low)] + own[len(low) :]) / 2)[place]
+
+
+def wcontrastive(
+    embeddings: Tensor,
+    labels: Tensor,
+    *,
+    cloud: Cloud | None = None,
+    margin: float = 0.5,
+    p: int = 2,
+    reg: float = 0.05,
+    solver: str = "sinkhorn",
+) -> Tensor:
+    r"""Draw clouds of the same class together and push others beyond a margin, by transport.
+
+    The mean of :math:`d_w` over positive pairs and of :math:`[m - d_w]_+` over negative ones,
+    with the Sinkhorn divergence :math:`d_w`. Negatives are the nearest of each anchor in
+    Euclidean distance, as many as it has positives.
+
+    Parameters
+    ----------
+    embeddings : Tensor of shape (batch, features)
+        Any length; unit vectors of them are cut into points.
+    labels : Tensor of shape (batch,)
+        The classes, whole numbers.
+    cloud : (int, int) or None
+        Points, and columns of each; their product is the number of features. None: 4 columns.
+    margin : float
+        m, on divergences, of which those of unit vectors are at most 4 with p = 2.
+    p, reg, solver :
+        The transport; see `skdml.transport.sinkhorn_divergence`.
+
+    Returns
+    -------
+    loss : Tensor
+        A scalar.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skdml.deep.losses import wcontrastive
+    >>> wcontrastive(torch.eye(4), torch.tensor([0, 0, 1, 1]), cloud=(2, 2)).shape
+    torch.Size([])
+    """
+    embeddings, labels = check_batch(embeddings, labels)
+    check_transport(p, reg, solver)
+    clouds = make_clouds(embeddings, check_cloud(cloud, embeddings.shape[1]))
+    positive, similarities = _masks(clouds, labels)
+    if not positive.any():
+        return 0 * embeddings.sum()  # with a gradient, of zeros
+    counts = positive.sum(1, keepdim=True)
+    most = min(int(counts.max()), len(labels))
+    nearest = similarities.topk(most, dim=1)
+    wanted = (torch.arange(most, device=labels.device) < counts) & (nearest.values > -math.inf)
+    anchors, ranks = wanted.nonzero(as_tuple=True)
+    first, second = positive.triu().nonzero(as_tuple=True)
+    n_positive = len(first)
+    distances = pair_divergences(
+        clouds,
+        torch.cat([first, anchors]),
+        torch.cat([second, nearest.indices[anchors, ranks]]),
+        p=p,
+        reg=reg,
+        solver=solver,
+    )
+    pulled, pushed = distances[:n_positive], (margin - distances[n_positive:]).relu()
+    return torch.cat([pulled, pushed]).mean()
+
+
+def wtriplet(
+    embeddings: Tensor,
+    labels: Tensor,
+    *,
+    cloud: Cloud | None = None,
+    margin: float = 0.2,
+    p: int = 2,
+    reg: float = 0.05,
+    solver: str = "sinkhorn",
+) -> Tensor:
+    r"""Ask of each anchor that its negatives cost more transport than its positives.
+
+    The mean of :math:`[d_w(a, p) - d_w(a, n) + m]_+` with the Sinkhorn divergence :math:`d_w`,
+    over all positive pairs, each with the nearest negative beyond the positive in Euclidean
+    distance, or the nearest one where none is beyond: few transport problems are solved.
+
+    Parameters
+    ----------
+    embeddings : Tensor of shape (batch, features)
+        Any length; unit vectors of them are cut into points.
+    labels : Tensor of shape (batch,)
+        The classes, whole numbers.
+    cloud : (int, int) or None
+        Points, and columns of each; their product is the number of features. None: 4 columns.
+    margin : float
+        m, on divergences, of which those of unit vectors are at most 4 with p = 2.
+    p, reg, solver :
+        The transport; see `skdml.transport.sinkhorn_divergence`.
+
+    Returns
+    -------
+    loss : Tensor
+        A scalar.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skdml.deep.losses import wtriplet
+    >>> wtriplet(torch.eye(4), torch.tensor([0, 0, 1, 1]), cloud=(2, 2)).shape
+    torch.Size([])
+    """
+    embeddings, labels = check_batch(embeddings, labels)
+    check_transport(p, reg, solver)
+    clouds = make_clouds(embeddings, check_cloud(cloud, embeddings.shape[1]))
+    positive, similarities = _masks(clouds, labels)
+    anchors, positives = positive.nonzero(as_tuple=True)
+    known = (similarities[anchors] > -math.inf).any(1)
+    anchors, positives = anchors[known], positives[known]
+    if not len(anchors):
+        return 0 * embeddings.sum()  # with a gradient, of zeros
+    others = similarities[anchors]
+    to_positive = _similarities(clouds)[anchors, positives][:, None]
+    beyond = others.masked_fill(others >= to_positive, -math.inf)
+    best, negatives = beyond.max(1)
+    negatives = torch.where(best > -math.inf, negatives, others.argmax(1))
+    distances = pair_divergences(
+        clouds,
+        torch.cat([anchors, anchors]),
+        torch.cat([positives, negatives]),
+        p=p,
+        reg=reg,
+        solver=solver,
+    )
+    near, far = distances.chunk(2)
+    return (near - far + margin).relu().mean()
+
+
+def _similarities(clouds):
+    return gram(clouds.detach().flatten(1)) / clouds.shape[1]
+
+
+def _masks(clouds, labels):
+    """Return the mask of positive pairs, and similarities that are -inf but for negatives."""
+    positive, negative = pair_masks(labels)
+    return positive, _similarities(clouds).masked_fill(~negative, -math.inf)

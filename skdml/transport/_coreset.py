@@ -1,0 +1,364 @@
+"""Few samples that stand for many: coresets by greedy facility location, and by transport."""
+
+from __future__ import annotations
+
+import heapq
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.cluster import MiniBatchKMeans
+from sklearn.neighbors import NearestNeighbors
+from sklearn.utils import check_array, check_random_state
+
+from .._optional import optional_import
+from ._sinkhorn import check_transport, choose_eta, cost_matrices, entropic_values, exact_values
+
+# Numbers in an array of costs between the points of clouds.
+_BLOCK_SIZE = 2**20
+# Random pairs that tell the scale of the costs, and of the proxy.
+_SAMPLED_PAIRS = 500
+# Plans need not be exact to tell which rows are near.
+_TOL, _MAX_ITER = 1e-3, 100
+
+
+def wasserstein_coreset(
+    X: Any,
+    y: Any = None,
+    size: Any = 0.1,
+    *,
+    cloud: tuple[int, int] | None = None,
+    p: int = 2,
+    reg: float = 0.05,
+    solver: str = "sinkhorn",
+    n_candidates: int | None = 32,
+    tol: float = 0.0,
+    random_state: Any = None,
+) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    r"""Choose rows that stand for all rows of their class, by greedy facility location.
+
+    Maximises :math:`\sum_i \max_{j \in S} (d_{max} - d(i, j))` over subsets S of each class, where
+    d is the Sinkhorn divergence of rows as clouds of points, or the (squared) Euclidean distance.
+    The greedy choice reaches at least :math:`1 - 1/e` of the best value. It is made lazily: a
+    row's gain is computed again only when it might be the largest.
+
+    Parameters
+    ----------
+    X : array-like of shape (n_samples, n_features)
+        The rows.
+    y : array-like of shape (n_samples,), default=None
+        Classes, each represented by its share of the size; None: one class.
+    size : int or float, default=0.1
+        Rows to choose, or their share; each class has at least one.
+    cloud : (int, int), default=None
+        Points, and columns of each, that a row is cut into; None: a row is one point.
+    p, reg, solver :
+        The transport; see `sinkhorn_divergence`.
+    n_candidates : int or None, default=32
+        Transport is solved between a row and so many rows that a proxy finds nearest; the other
+        divergences are the proxy's: the distance of linear optimal transport embeddings, in the
+        scale of some that are solved. None solves all pairs of a class.
+    tol : float, default=0.0
+        Stop in a class when the best gain is a smaller share of the value so far.
+    random_state : int, RandomState instance or None, default=None
+        Draws the reference of the proxy.
+
+    Returns
+    -------
+    indices : ndarray of shape (n_chosen,)
+        The chosen rows, class by class in the order of the choice.
+    weights : ndarray of shape (n_chosen,)
+        How many rows each stands for; they sum to n_samples.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdml.transport import wasserstein_coreset
+    >>> X = np.array([[0.0], [0.1], [0.2], [5.0], [5.1]])
+    >>> indices, weights = wasserstein_coreset(X, size=2)
+    >>> indices.tolist(), weights.tolist()
+    ([2, 3], [3.0, 2.0])
+    """
+    X = check_array(X, dtype=[np.float64, np.float32])
+    check_transport(p, reg, solver)
+    cloud = _check_cloud(cloud, X.shape[1])
+    if n_candidates is not None and n_candidates < 1:
+        raise ValueError(f"n_candidates must be at least 1 or None, got {n_candidates!r}.")
+    rng = check_random_state(random_state)
+    groups = _split(y, len(X))
+    budgets = _budgets(size, [len(group) for group in groups])
+    chosen, weights = [], []
+    for group, budget in zip(groups, budgets, strict=True):
+        columns = _Divergences(X[group], cloud, p, reg, solver, n_candidates, rng)
+        picked, won = lazy_greedy(columns, budget, tol)
+        chosen.append(group[picked])
+        weights.append(won)
+    return np.concatenate(chosen), np.concatenate(weights)
+
+
+def measure_coreset(
+    X: Any, size: int, *, max_iter: int = 50, tol: float = 1e-6, random_state: Any = None
+) -> NDArray[np.float64]:
+    """Place points so that the transport of the rows to them, all of equal weight, is cheapest.
+
+    Unlike `wasserstein_coreset` the points need not be rows. Rows are sent to points by exact
+    transport, and each point goes to the mean of what it got, until the points rest.
+
+    Parameters
+    ----------
+    X : array-like of shape (n_samples, n_features)
+        The rows.
+    size : int
+        Number of points.
+    max_iter : int, default=50
+        Most rounds.
+    tol : float, default=1e-6
+        Stop when the points move less, in the mean squared distance.
+    random_state : int, RandomState instance or None, default=None
+        Draws the rows to start from.
+
+    Returns
+    -------
+    points : ndarray of shape (size, n_features)
+        The points.
+
+    Examples
+    --------
+    >>> from skdml.transport import measure_coreset
+    >>> measure_coreset([[0.0], [2.0], [10.0], [12.0]], 2, random_state=0).ravel().tolist()
+    [1.0, 11.0]
+    """
+    lp = optional_import("ot.lp", "measure_coreset")
+    X = check_array(X, dtype=np.float64)
+    if not 1 <= size <= len(X):
+        raise ValueError(f"size must be between 1 and the {len(X)} rows, got {size!r}.")
+    start = check_random_state(random_state).choice(len(X), size, replace=False)
+    points = lp.free_support_barycenter(
+        [X], [np.full(len(X), 1 / len(X))], X[np.sort(start)], numItermax=max_iter, stopThr=tol
+    )
+    return points[np.lexsort(points.T[::-1])]
+
+
+def lazy_greedy(columns: Any, budget: int, tol: float = 0.0) -> tuple[NDArray, NDArray]:
+    """Choose by the largest gain in facility location; gains can only fall, so most wait.
+
+    Parameters
+    ----------
+    columns : object
+        ``len(columns)`` rows; ``columns[j]`` is the distance of all rows to row j, and
+        ``columns.total()`` the sum of each column; ``columns.largest`` bounds all distances.
+    budget : int
+        Rows to choose.
+    tol : float
+        Stop when the gain is a smaller share of the value.
+
+    Returns
+    -------
+    picked : ndarray of shape (n_picked,)
+        In the order of the choice.
+    weights : ndarray of shape (n_picked,)
+        Rows that are nearest to each.
+    """
+    n_rows = len(columns)
+    similar = np.zeros(n_rows)
+    winner = np.zeros(n_rows, dtype=np.intp)
+    # Ties go to the first row: heaps order equal gains by index.
+    gains = n_rows * columns.largest - columns.total()
+    heap = [(-gain, row, 0) for row, gain in enumerate(gains)]
+    heapq.heapify(heap)
+    picked: list[int] = []
+    while heap and len(picked) < budget:
+        gain, row, age = heapq.heappop(heap)
+        if age < len(picked):
+            rise = np.maximum(columns.largest - columns[row] - similar, 0)
+            heapq.heappush(heap, (-float(rise.sum()), row, len(picked)))
+            continue
+        if picked and -gain <= tol * similar.sum():
+            break
+        own = columns.largest - columns[row]
+        better = own > similar if picked else np.ones(n_rows, dtype=bool)
+        similar[better], winner[better] = own[better], len(picked)
+        winner[row] = len(picked)
+        picked.append(row)
+    weights = np.bincount(winner, minlength=len(picked)).astype(np.float64)
+    return np.array(picked, dtype=np.intp), weights
+
+
+class _Divergences:
+    """Columns of the matrix of divergences of some rows, made when they are asked for."""
+
+    def __init__(self, X, cloud, p, reg, solver, n_candidates, rng):
+        self._near: list[tuple[NDArray, NDArray]] | None = None
+        self._power = p
+        if cloud is None:
+            self._vectors, self._scale = X.astype(np.float64), 1.0
+        else:
+            self._embed(X.reshape(-1, *cloud), p, reg, solver, n_candidates, rng)
+        self._squares = np.einsum("ij,ij->i", self._vectors, self._vectors)
+        centre = self._vectors.mean(axis=0)
+        radius = np.sqrt(np.max(((self._vectors - centre) ** 2).sum(axis=1), initial=0.0))
+        self.largest = self._scale * (2 * radius) ** p
+        if self._near is not None:
+            found = [values.max(initial=0.0) for _, values in self._near]
+            self.largest = max(self.largest, *found)
+
+    def _embed(self, clouds, p, reg, solver, n_candidates, rng):
+        n_rows = len(clouds)
+        pairs = rng.randint(n_rows, size=(2, _SAMPLED_PAIRS))
+        eta = choose_eta(cost_matrices(clouds[pairs[0]], clouds[pairs[1]], p), reg)
+        self._own = None
+        if solver == "sinkhorn":
+            self._own = _in_blocks(clouds, clouds, p, eta)
+
+        def divergences(first, second):
+            values = _in_blocks(
+                clouds[first], clouds[second], p, None if solver == "exact" else eta
+            )
+            if self._own is None:
+                return values
+            return np.maximum(values - (self._own[first] + self._own[second]) / 2, 0)
+
+        self._vectors = linear_embedding(clouds, eta, rng)
+        n_near = n_rows if n_candidates is None else min(n_candidates + 1, n_rows)
+        proxy = ((self._vectors[pairs[0]] - self._vectors[pairs[1]]) ** 2).sum(axis=1) ** (p / 2)
+        exact = divergences(*pairs)
+        self._scale = float(exact.sum() / proxy.sum()) if proxy.sum() > 0 else 1.0
+        search = NearestNeighbors(n_neighbors=n_near).fit(self._vectors)
+        near = search.kneighbors(self._vectors, return_distance=False)
+        rows = np.repeat(np.arange(n_rows), n_near)
+        low, high = np.minimum(rows, near.ravel()), np.maximum(rows, near.ravel())
+        codes = np.unique(low * n_rows + high)
+        low, high = codes // n_rows, codes % n_rows
+        values = np.where(low == high, 0.0, divergences(low, high))
+        first, second = np.concatenate([low, high]), np.concatenate([high, low])
+        order = np.argsort(first, kind="stable")
+        ends = np.cumsum(np.bincount(first, minlength=n_rows))[:-1]
+        both = np.concatenate([values, values])[order]
+        self._near = list(zip(np.split(second[order], ends), np.split(both, ends), strict=True))
+
+    def __len__(self):
+        return len(self._vectors)
+
+    def __getitem__(self, row):
+        return self._columns(np.array([row]))[:, 0]
+
+    def _columns(self, rows):
+        squared = self._squares[:, None] + self._squares[rows]
+        squared -= 2 * self._vectors @ self._vectors[rows].T
+        np.maximum(squared, 0, out=squared)
+        distances = self._scale * (squared if self._power == 2 else np.sqrt(squared))
+        for place, row in enumerate(rows):
+            distances[row, place] = 0.0
+            if self._near is not None:
+                near, values = self._near[row]
+                distances[near, place] = values
+        return distances
+
+    def total(self):
+        """Return the sums of all columns, a block at a time."""
+        step = max(1, _BLOCK_SIZE // len(self))
+        blocks = [
+            self._columns(np.arange(start, min(start + step, len(self)))).sum(axis=0)
+            for start in range(0, len(self), step)
+        ]
+        return np.concatenate(blocks)
+
+
+def linear_embedding(clouds: NDArray, eta: float, rng: Any) -> NDArray[np.float64]:
+    """Embed clouds so that Euclidean distances are like those of transport.
+
+    Each cloud is sent to the same reference, and the vector is where the points of the reference
+    would come from: linear optimal transport.
+
+    Parameters
+    ----------
+    clouds : ndarray of shape (n_clouds, n_points, point_dim)
+        The clouds.
+    eta : float
+        Weight of the entropy.
+    rng : RandomState
+        Draws the reference.
+
+    Returns
+    -------
+    vectors : ndarray of shape (n_clouds, n_points * point_dim)
+        Their squared distance is about the squared transport distance.
+    """
+    batch = optional_import("ot.batch", "wasserstein_coreset")
+    torch = optional_import("torch", "wasserstein_coreset")
+    n_clouds, n_points, point_dim = clouds.shape
+    sample = clouds[rng.permutation(n_clouds)[:1000]].reshape(-1, point_dim)
+    n_centres = min(n_points, len(np.unique(sample, axis=0)))
+    kmeans = MiniBatchKMeans(n_centres, random_state=rng, n_init=3).fit(sample)
+    reference = kmeans.cluster_centers_[None]
+    vectors = np.empty((n_clouds, n_centres * point_dim))
+    step = max(1, _BLOCK_SIZE // n_points**2)
+    for start in range(0, n_clouds, step):
+        part = clouds[start : start + step].astype(np.float64)
+        costs = cost_matrices(part, np.repeat(reference, len(part), axis=0), 2)
+        costs = torch.from_numpy(costs)
+        # The means of what arrives need a plan that is about right, not more.
+        weight = max(eta, 0.05 * float(costs.median()))
+        plan = batch.solve_batch(
+            costs, weight, max_iter=_MAX_ITER, tol=_TOL, method="log_sinkhorn", grad="detach"
+        ).plan.numpy()
+        arrived = plan.swapaxes(1, 2) @ part
+        arrived /= plan.sum(axis=1)[:, :, None] * np.sqrt(n_centres)
+        vectors[start : start + step] = arrived.reshape(len(part), -1)
+    return vectors
+
+
+def _in_blocks(A, B, p, eta):
+    """Return transport values of many pairs of clouds; `eta` of None is exact."""
+    n_points = A.shape[1]
+    step = max(1, _BLOCK_SIZE // n_points**2)
+    parts = []
+    for start in range(0, len(A), step):
+        cut = slice(start, start + step)
+        costs = cost_matrices(A[cut].astype(np.float64), B[cut].astype(np.float64), p)
+        weights = np.full((len(costs), n_points), 1 / n_points)
+        parts.append(
+            exact_values(costs, weights, weights)
+            if eta is None
+            else entropic_values(costs, eta, weights, weights, _TOL, _MAX_ITER)
+        )
+    return np.concatenate(parts) if parts else np.empty(0)
+
+
+def _check_cloud(cloud, n_features):
+    if cloud is None:
+        return None
+    try:
+        n_points, point_dim = (int(number) for number in cloud)
+    except (TypeError, ValueError):
+        raise ValueError(f"cloud must be (n_points, point_dim) or None, got {cloud!r}.") from None
+    if n_points < 1 or n_points * point_dim != n_features:
+        raise ValueError(
+            f"cloud={tuple(cloud)} makes {n_points * point_dim} columns, but X has {n_features}."
+        )
+    return None if n_points == 1 else (n_points, point_dim)
+
+
+def _split(y, n_rows):
+    """Return the rows of each class."""
+    if y is None:
+        return [np.arange(n_rows)]
+    y = np.asarray(y)
+    if y.shape != (n_rows,):
+        raise ValueError(f"y must have one class for each of the {n_rows} rows, got {y.shape}.")
+    _, codes = np.unique(y, return_inverse=True)
+    order = np.argsort(codes, kind="stable")
+    return np.split(order, np.cumsum(np.bincount(codes))[:-1])
+
+
+def _budgets(size, counts):
+    n_rows = sum(counts)
+    share = isinstance(size, Real) and 0 < float(size) < 1
+    if not share and not (isinstance(size, Integral) and 1 <= int(size) <= n_rows):
+        raise ValueError(
+            f"size must be a number of rows from 1 to {n_rows}, or a share between 0 and 1, got "
+            f"{size!r}."
+        )
+    number = size * n_rows if share else size
+    return [min(count, int(np.ceil(number * count / n_rows - 1e-9))) for count in counts]

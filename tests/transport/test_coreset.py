@@ -1,0 +1,161 @@
+"""Coresets: greedy against brute force and the plain greedy, the proxy against all pairs."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+pytest.importorskip("ot")
+
+from skdml.transport import measure_coreset, sinkhorn_divergence, wasserstein_coreset
+from skdml.transport._coreset import lazy_greedy
+
+CLOUD = (5, 2)
+
+
+class Columns:
+    """A matrix of distances, as `lazy_greedy` asks for it."""
+
+    def __init__(self, distances):
+        self.distances = distances
+        self.largest = distances.max()
+
+    def __len__(self):
+        return len(self.distances)
+
+    def __getitem__(self, row):
+        return self.distances[:, row]
+
+    def total(self):
+        return self.distances.sum(axis=0)
+
+
+def make_distances(seed, n_rows=9):
+    points = np.random.default_rng(seed).standard_normal((n_rows, 2))
+    return ((points[:, None] - points) ** 2).sum(-1)
+
+
+def value(distances, chosen):
+    return (distances.max() - distances[:, list(chosen)].min(axis=1)).sum()
+
+
+def make_rows(seed=0, n_rows=60):
+    rng = np.random.default_rng(seed)
+    centres = rng.standard_normal((4, *CLOUD))
+    kinds = rng.integers(4, size=n_rows)
+    clouds = centres[kinds] + 0.3 * rng.standard_normal((n_rows, *CLOUD))
+    return rng.permuted(clouds, axis=1).reshape(n_rows, -1), kinds
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("budget", [1, 2, 4])
+def test_greedy_reaches_its_share_of_the_best_subset(seed, budget):
+    distances = make_distances(seed)
+    picked, _ = lazy_greedy(Columns(distances), budget)
+    subsets = itertools.combinations(range(len(distances)), budget)
+    best = max(value(distances, subset) for subset in subsets)
+    assert value(distances, picked) >= (1 - 1 / np.e) * best
+    assert len(set(picked)) == budget
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_lazy_is_the_plain_greedy(seed):
+    distances = make_distances(seed, 20)
+    picked, weights = lazy_greedy(Columns(distances), 6)
+    plain = []
+    for _ in range(6):
+        rest = [row for row in range(20) if row not in plain]
+        plain.append(max(rest, key=lambda row: value(distances, [*plain, row])))
+    assert picked.tolist() == plain
+    nearest = distances[:, picked].argmin(axis=1)
+    np.testing.assert_array_equal(weights, np.bincount(nearest, minlength=6))
+
+
+def test_a_tolerance_stops_early():
+    points = np.repeat([0.0, 1.0, 10.0], 5)
+    distances = (points[:, None] - points) ** 2
+    assert len(lazy_greedy(Columns(distances), 15, tol=1e-6)[0]) == 3
+    assert len(lazy_greedy(Columns(distances), 15)[0]) <= 4  # nothing more to gain
+
+
+def test_budgets_by_class_and_weights_that_sum_to_the_rows():
+    X, kinds = make_rows()
+    y = np.array(["b", "a"])[(kinds > 0).astype(int)]
+    indices, weights = wasserstein_coreset(X, y, 0.2, cloud=CLOUD, random_state=0)
+    assert len(set(indices)) == len(indices)
+    assert weights.sum() == len(X)
+    for label in "ab":
+        assert (y[indices] == label).sum() == np.ceil(0.2 * (y == label).sum())
+        assert weights[y[indices] == label].sum() == (y == label).sum()
+
+
+def test_few_candidates_choose_nearly_as_well_as_all_pairs():
+    X, _ = make_rows(1, 50)
+    first, second = np.divmod(np.arange(50**2), 50)
+    clouds = X.reshape(-1, *CLOUD)
+    distances = sinkhorn_divergence(clouds[first], clouds[second], solver="exact").reshape(50, 50)
+    few, _ = wasserstein_coreset(X, size=6, cloud=CLOUD, n_candidates=16, random_state=0)
+    every, _ = wasserstein_coreset(X, size=6, cloud=CLOUD, n_candidates=None, random_state=0)
+    assert value(distances, few) > 0.98 * value(distances, every)
+    drawn = [np.random.default_rng(seed).permutation(50)[:6] for seed in range(5)]
+    assert value(distances, few) > max(value(distances, rows) for rows in drawn)
+
+
+@pytest.mark.parametrize("p", [1, 2])
+def test_without_clouds_the_distance_is_euclidean(p):
+    X = np.random.default_rng(2).standard_normal((30, 3))
+    squared = ((X[:, None] - X) ** 2).sum(-1)
+    wanted, _ = lazy_greedy(Columns(squared if p == 2 else np.sqrt(squared)), 5)
+    assert wasserstein_coreset(X, size=5, p=p)[0].tolist() == wanted.tolist()
+    one_point = wasserstein_coreset(X, size=5, p=p, cloud=(1, 3))[0]
+    assert one_point.tolist() == wanted.tolist()
+
+
+def test_exact_transport_and_same_seed_same_choice():
+    X, _ = make_rows(3)
+    first = wasserstein_coreset(X, size=6, cloud=CLOUD, solver="exact", random_state=1)
+    again = wasserstein_coreset(X, size=6, cloud=CLOUD, solver="exact", random_state=1)
+    np.testing.assert_array_equal(first[0], again[0])
+    np.testing.assert_array_equal(first[1], again[1])
+
+
+def test_identical_rows_are_one_choice():
+    X = np.ones((6, 10))
+    indices, weights = wasserstein_coreset(X, size=3, cloud=CLOUD)
+    assert len(indices) >= 1
+    assert weights.sum() == 6
+
+
+def test_measure_coreset_is_a_cheaper_place_than_rows():
+    ot = pytest.importorskip("ot")
+    X = np.random.default_rng(0).standard_normal((80, 2))
+    points = measure_coreset(X, 8, random_state=0)
+    assert points.shape == (8, 2)
+
+    def cost(points):
+        return ot.emd2([], [], ot.dist(X, points))
+
+    drawn = [X[np.random.default_rng(seed).permutation(80)[:8]] for seed in range(5)]
+    assert cost(points) < 0.8 * min(cost(rows) for rows in drawn)
+    np.testing.assert_array_equal(points, measure_coreset(X, 8, random_state=0))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"size": 0}, "size must be"),
+        ({"size": 61}, "size must be"),
+        ({"size": 1.5}, "size must be"),
+        ({"cloud": (3, 2)}, "makes 6 columns, but X has 10"),
+        ({"cloud": 5}, "cloud must be"),
+        ({"n_candidates": 0}, "n_candidates"),
+        ({"y": np.zeros(3)}, "y must have one class"),
+        ({"p": 0}, "p must be"),
+    ],
+)
+def test_wrong_input_is_named(change, message):
+    X, _ = make_rows()
+    with pytest.raises(ValueError, match=message):
+        wasserstein_coreset(X, **{"size": 5, "cloud": CLOUD, **change})
+    with pytest.raises(ValueError, match="size must be between 1"):
+        measure_coreset(X, 0)
