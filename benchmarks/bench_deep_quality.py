@@ -257,8 +257,8 @@ def run(options):
         notes=[
             "Trained on 2,720 drawings of 136 characters, tested on 2,120 of 106 others, of other "
             'alphabets; module="convnet" and augment="affine" throughout, all else default but '
-            "for what the part is about, and lr=0.002 in *losses*, *ratio* and *k*. Means over three "
-            "seeds; one seed in *ratio* and *k*.",
+            "for what the part is about, and lr=0.002 in *losses*, *ratio* and *k*. Means over "
+            "three seeds; one seed in *ratio* and *k*.",
             f"*losses*: {LOSS_EPOCHS} epochs of 60 batches of 16 x 5, default parameters of each "
             "loss. *ratio*: as many samples whatever the batch, five per class, K = 2 B. "
             f"*k*: batches of {K_BATCH}. *tables*: half of the rows for training. Seconds are of "

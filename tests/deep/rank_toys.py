@@ -18,6 +18,7 @@ from skdml.deep._ranks import Ranks
 from skdml.deep._sync import AllReduce, Hybrid, ring_distance
 from skdml.deep._union import UnionLoss
 from skdml.deep.losses import get_loss, loss_names
+from skdml.deep.losses._registry import TRANSPORT
 
 # Classes of the union batch, and how many rows each of three ranks has.
 LABELS = torch.tensor([0, 0, 1, 1, 2, 0, 0, 1, 2, 2, 3, 2, 3])
@@ -80,6 +81,8 @@ def make_loss(name):
     torch.manual_seed(2)  # proxies
     known = {"num_classes": 4, "embedding_size": 4}
     params = known if name in ("proxy-nca", "proxy-anchor", "soft-triple") else {}
+    if name in TRANSPORT:
+        params = {"cloud": (2, 2)}
     return get_loss(name, **params)
 
 
