@@ -54,7 +54,6 @@ LOSSES = {
     "soft-triple": {},
 }
 LOSS_EPOCHS = 4
-LR = 0.002
 RATIO_METHODS = {
     "margin, semi-hard": {"loss": "margin", "miner": "semi-hard"},
     "margin, distance-weighted": {"loss": "margin", "miner": "distance-weighted"},
@@ -184,10 +183,8 @@ def run_part(part, options, cache):
             if part == "tables":
                 calls[key] = joblib.delayed(score_table)(name, seed)
             else:
-                more = {} if part == "default" else {"lr": LR}
-                if options.quick:
-                    more["max_epochs"] = 1
-                calls[key] = joblib.delayed(train)({**params, **more}, seed, threads)
+                shorter = {"max_epochs": 1} if options.quick else {}
+                calls[key] = joblib.delayed(train)({**params, **shorter}, seed, threads)
     missing = [key for key in calls if cache.find(key) is None]
     results = joblib.Parallel(n_jobs=jobs, return_as="generator")(calls[key] for key in missing)
     for number, (key, result) in enumerate(zip(missing, results, strict=True)):
@@ -257,8 +254,7 @@ def run(options):
         notes=[
             "Trained on 2,720 drawings of 136 characters, tested on 2,120 of 106 others, of other "
             'alphabets; module="convnet" and augment="affine" throughout, all else default but '
-            "for what the part is about, and lr=0.002 in *losses*, *ratio* and *k*. Means over "
-            "three seeds; one seed in *ratio* and *k*.",
+            "for what the part is about. Means over three seeds; one seed in *ratio* and *k*.",
             f"*losses*: {LOSS_EPOCHS} epochs of 60 batches of 16 x 5, default parameters of each "
             "loss. *ratio*: as many samples whatever the batch, five per class, K = 2 B. "
             f"*k*: batches of {K_BATCH}. *tables*: half of the rows for training. Seconds are of "

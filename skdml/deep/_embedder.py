@@ -65,7 +65,7 @@ class DeepMetricEmbedder(
         `class_rotations` included, 60 at least.
     optimizer : {"adam", "adamw", "sgd"} or class, default="adam"
         The optimiser, with further parameters as ``optimizer__...``.
-    lr : float, default=0.004
+    lr : float, default=0.002
         The learning rate at the beginning. It falls to zero along a cosine, unless `callbacks`
         has a schedule of its own.
     augment : {"affine"} or callable, default=None
@@ -199,7 +199,7 @@ class DeepMetricEmbedder(
         samples_per_class=5,
         max_epochs=20,
         optimizer="adam",
-        lr=0.004,
+        lr=0.002,
         augment=None,
         class_rotations=False,
         validation_fraction=None,
