@@ -111,7 +111,7 @@ class AsymmetricMetricClassifier(
         Subtracted from database rows before V, their mean. Not there with modules.
     query_module_, database_module_ : torch.nn.Module
         The trained modules, where modules were given.
-    objective_curve_ : ndarray of shape (n_iter_,)
+    objective_curve_ : ndarray of shape (`n_iter_`,)
         The objective in each iteration, the loss of each query taken when it had its turn.
     n_infeasible_ : int
         Training queries that were skipped: their class is too small to win among k neighbours.

@@ -89,7 +89,7 @@ class LocalGMMLRanker(CallbackSupportMixin, BaseEstimator):
 
     Attributes
     ----------
-    support_ : ndarray of shape (n_features_in_,), dtype=bool
+    support_ : ndarray of shape (`n_features_in_`,), dtype=bool
         The features that are used.
     anchors_ : ndarray of shape (n_anchors, n_normalized_features)
         The ideal documents, then the anti-ideal ones, as normalised features.
