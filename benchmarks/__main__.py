@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{name:{width}}  {first_line(path)}")
         return 0
     if known.name not in benchmarks:
-        near = difflib.get_close_matches(known.name, benchmarks, cutoff=0.4)
+        near = difflib.get_close_matches(known.name, benchmarks, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}?" if near else "--list shows all"
         parser.error(f"there is no benchmark {known.name!r}; {hint}")
     module = importlib.import_module(f"benchmarks.{benchmarks[known.name].stem}")
