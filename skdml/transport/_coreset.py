@@ -13,7 +13,16 @@ from sklearn.neighbors import NearestNeighbors
 from sklearn.utils import check_array, check_random_state
 
 from .._optional import optional_import
-from ._sinkhorn import check_transport, choose_eta, cost_matrices, entropic_values, exact_values
+from ..metrics._validation import check_vector, encode
+from ..utils._sklearn import Interval, validate_params
+from ._sinkhorn import (
+    check_cloud,
+    check_transport,
+    choose_eta,
+    cost_matrices,
+    entropic_values,
+    exact_values,
+)
 
 # Numbers in an array of costs between the points of clouds.
 _BLOCK_SIZE = 2**20
@@ -23,6 +32,14 @@ _SAMPLED_PAIRS = 500
 _TOL, _MAX_ITER = 1e-3, 100
 
 
+@validate_params(
+    {
+        "n_candidates": [Interval(Integral, 1, None, closed="left"), None],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "random_state": ["random_state"],
+    },
+    prefer_skip_nested_validation=True,
+)
 def wasserstein_coreset(
     X: Any,
     y: Any = None,
@@ -82,9 +99,8 @@ def wasserstein_coreset(
     """
     X = check_array(X, dtype=[np.float64, np.float32])
     check_transport(p, reg, solver)
-    cloud = _check_cloud(cloud, X.shape[1])
-    if n_candidates is not None and n_candidates < 1:
-        raise ValueError(f"n_candidates must be at least 1 or None, got {n_candidates!r}.")
+    if cloud is not None and check_cloud(cloud, X.shape[1], "X")[0] == 1:
+        cloud = None  # of one point: the plain distance
     rng = check_random_state(random_state)
     groups = _split(y, len(X))
     budgets = _budgets(size, [len(group) for group in groups])
@@ -97,6 +113,15 @@ def wasserstein_coreset(
     return np.concatenate(chosen), np.concatenate(weights)
 
 
+@validate_params(
+    {
+        "size": [Interval(Integral, 1, None, closed="left")],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "random_state": ["random_state"],
+    },
+    prefer_skip_nested_validation=True,
+)
 def measure_coreset(
     X: Any, size: int, *, max_iter: int = 50, tol: float = 1e-6, random_state: Any = None
 ) -> NDArray[np.float64]:
@@ -131,7 +156,7 @@ def measure_coreset(
     """
     lp = optional_import("ot.lp", "measure_coreset")
     X = check_array(X, dtype=np.float64)
-    if not 1 <= size <= len(X):
+    if size > len(X):
         raise ValueError(f"size must be between 1 and the {len(X)} rows, got {size!r}.")
     start = check_random_state(random_state).choice(len(X), size, replace=False)
     points = lp.free_support_barycenter(
@@ -326,28 +351,11 @@ def _in_blocks(A, B, p, eta):
     return np.concatenate(parts) if parts else np.empty(0)
 
 
-def _check_cloud(cloud, n_features):
-    if cloud is None:
-        return None
-    try:
-        n_points, point_dim = (int(number) for number in cloud)
-    except (TypeError, ValueError):
-        raise ValueError(f"cloud must be (n_points, point_dim) or None, got {cloud!r}.") from None
-    if n_points < 1 or n_points * point_dim != n_features:
-        raise ValueError(
-            f"cloud={tuple(cloud)} makes {n_points * point_dim} columns, but X has {n_features}."
-        )
-    return None if n_points == 1 else (n_points, point_dim)
-
-
 def _split(y, n_rows):
     """Return the rows of each class."""
     if y is None:
         return [np.arange(n_rows)]
-    y = np.asarray(y)
-    if y.shape != (n_rows,):
-        raise ValueError(f"y must have one class for each of the {n_rows} rows, got {y.shape}.")
-    _, codes = np.unique(y, return_inverse=True)
+    _, codes = encode(check_vector(y, "y", n_rows), "y")
     order = np.argsort(codes, kind="stable")
     return np.split(order, np.cumsum(np.bincount(codes))[:-1])
 

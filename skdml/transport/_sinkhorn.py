@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -70,18 +71,17 @@ def sinkhorn_divergence(
     4.0
     """
     single = np.ndim(A) == 2
-    if single:
-        A, B = A[None], B[None]
-        a = None if a is None else a[None]
-        b = None if b is None else b[None]
-    check_clouds(A, "A")
-    check_clouds(B, "B")
-    if len(A) != len(B) or A.shape[2] != B.shape[2]:
+    A, B = check_clouds(A, "A"), check_clouds(B, "B")
+    if len(A) != len(B) or A.shape[2] != B.shape[2] or type(A) is not type(B):
         raise ValueError(
-            f"A and B must have as many clouds and features, got the shapes {tuple(A.shape)} and "
+            f"A and B must be of the same kind, with as many clouds and features, got "
+            f"{type(A).__name__} of shape {tuple(A.shape)} and {type(B).__name__} of shape "
             f"{tuple(B.shape)}."
         )
     check_transport(p, reg, solver)
+    if eta is not None and not (isinstance(eta, Real) and eta > 0):
+        raise ValueError(f"eta must be a number above 0, or None, got {eta!r}.")
+    a, b = (_as_batch(weights, single) for weights in (a, b))
     a, b = check_weights(a, A, "a"), check_weights(b, B, "b")
     cross = cost_matrices(A, B, p)
     if solver == "exact":
@@ -94,22 +94,53 @@ def sinkhorn_divergence(
     return values[0] if single else values
 
 
-def check_clouds(clouds: Any, name: str) -> None:
-    """Check that there are clouds of at least one point each."""
-    if np.ndim(clouds) != 3 or 0 in clouds.shape:
+def _as_batch(values, single):
+    if values is None:
+        return None
+    values = values if hasattr(values, "detach") else np.asarray(values, dtype=np.float64)
+    return values[None] if single else values
+
+
+def check_clouds(clouds: Any, name: str) -> Any:
+    """Return clouds of numbers with a fraction; a single cloud becomes a batch of one."""
+    if not hasattr(clouds, "detach"):
+        clouds = np.asarray(clouds)
+        if clouds.dtype not in (np.float32, np.float64):
+            clouds = clouds.astype(np.float64)
+    elif not clouds.is_floating_point():
+        clouds = clouds.double()
+    clouds = clouds[None] if clouds.ndim == 2 else clouds
+    if clouds.ndim != 3 or 0 in clouds.shape:
         raise ValueError(
             f"{name} must have shape (n_clouds, n_points, n_features), all at least 1, got "
-            f"{tuple(np.shape(clouds))}."
+            f"{tuple(clouds.shape)}."
         )
+    if not np.isfinite(_plain(clouds)).all():
+        raise ValueError(f"{name} must have no NaN and no infinity.")
+    return clouds
+
+
+def check_cloud(cloud: Any, n_features: int, holder: str) -> tuple[int, int]:
+    """Return (n_points, point_dim), which must make up the columns of `holder`."""
+    if not isinstance(cloud, (tuple, list)) or len(cloud) != 2:
+        raise ValueError(f"cloud must be (n_points, point_dim), got {cloud!r}.")
+    n_points, point_dim = cloud
+    if n_points * point_dim != n_features or n_points < 1:
+        raise ValueError(
+            f"cloud={tuple(cloud)} makes {n_points * point_dim} columns, but {holder} has "
+            f"{n_features}."
+        )
+    return n_points, point_dim
 
 
 def check_transport(p: Any, reg: Any, solver: Any) -> None:
     """Check the parameters of a transport problem."""
     if p not in (1, 2):
         raise ValueError(f"p must be 1 (distance) or 2 (squared distance), got {p!r}.")
-    if not reg > 0:
+    if not (isinstance(reg, Real) and float(reg) > 0):
         raise ValueError(
-            f"reg must be above 0, got {reg!r}; for transport without entropy use solver='exact'."
+            f"reg must be a number above 0, got {reg!r}; for transport without entropy use "
+            f"solver='exact'."
         )
     if solver not in _SOLVERS:
         raise ValueError(f"solver must be 'sinkhorn' or 'exact', got {solver!r}.")

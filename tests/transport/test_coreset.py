@@ -149,7 +149,10 @@ def test_measure_coreset_is_a_cheaper_place_than_rows():
         ({"cloud": (3, 2)}, "makes 6 columns, but X has 10"),
         ({"cloud": 5}, "cloud must be"),
         ({"n_candidates": 0}, "n_candidates"),
-        ({"y": np.zeros(3)}, "y must have one class"),
+        ({"n_candidates": "all"}, "n_candidates"),
+        ({"tol": -1.0}, "tol"),
+        ({"y": np.zeros(3)}, "y must have one entry per row"),
+        ({"y": np.full(60, np.nan)}, "y must not contain NaN"),
         ({"p": 0}, "p must be"),
     ],
 )
@@ -157,5 +160,9 @@ def test_wrong_input_is_named(change, message):
     X, _ = make_rows()
     with pytest.raises(ValueError, match=message):
         wasserstein_coreset(X, **{"size": 5, "cloud": CLOUD, **change})
-    with pytest.raises(ValueError, match="size must be between 1"):
-        measure_coreset(X, 0)
+
+
+@pytest.mark.parametrize("size", [0, 2.5, "few", 61])
+def test_wrong_sizes_of_measure_coresets_are_named(size):
+    with pytest.raises(ValueError, match="size"):
+        measure_coreset(make_rows()[0], size)

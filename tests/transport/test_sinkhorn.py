@@ -132,7 +132,11 @@ def test_logarithms_take_over_where_the_kernel_would_underflow(monkeypatch):
     ("change", "message"),
     [
         ({"p": 3}, "p must be 1"),
-        ({"reg": 0.0}, "reg must be above 0"),
+        ({"reg": 0.0}, "reg must be a number above 0"),
+        ({"reg": "small"}, "reg must be a number above 0"),
+        ({"eta": 0}, "eta must be a number above 0"),
+        ({"A": np.full((6, 7, 3), np.nan)}, "A must have no NaN"),
+        ({"A": torch.zeros(6, 7, 3)}, "of the same kind"),
         ({"solver": "emd"}, "solver must be"),
         ({"a": np.full((6, 7), 0.5)}, "a must sum to 1 in each cloud; 6 of 6"),
         ({"b": np.full((6, 7), 0.5)}, "b must have one weight for each point"),
@@ -145,6 +149,19 @@ def test_wrong_input_is_named(change, message):
     arguments = {"A": A, "B": B, **change}
     with pytest.raises(ValueError, match=message):
         sinkhorn_divergence(arguments.pop("A"), arguments.pop("B"), **arguments)
+
+
+def test_whole_numbers_and_lists_are_clouds_too():
+    A = np.array([[0, 0], [4, 0], [0, 7]])
+    B = A + np.array([0, 2])
+    wanted = sinkhorn_divergence(A.astype(float), B.astype(float))
+    assert float(wanted) == pytest.approx(4, rel=1e-3)
+    assert float(sinkhorn_divergence(A, B)) == wanted
+    assert float(sinkhorn_divergence(A.tolist(), B.tolist())) == wanted
+    tensors = torch.from_numpy(A), torch.from_numpy(B)
+    assert sinkhorn_divergence(*tensors).item() == pytest.approx(float(wanted))
+    a = [0.5, 0.25, 0.25]
+    assert float(sinkhorn_divergence(A, A, a=a, b=a)) == pytest.approx(0, abs=1e-9)
 
 
 def test_negative_weights_are_named():

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ...transport._sinkhorn import (
+    check_cloud,
     check_transport,
     check_weights,
     choose_eta,
@@ -26,7 +27,7 @@ _TOL, _ITERATIONS = 1e-3, 10
 Cloud = tuple[int, int]
 
 
-def check_cloud(cloud: Any, n_features: int) -> Cloud:
+def choose_cloud(cloud: Any, n_features: int) -> Cloud:
     """Return (n_points, point_dim), whose product is the number of features."""
     if cloud is None:
         if n_features % _POINT_DIM:
@@ -35,14 +36,7 @@ def check_cloud(cloud: Any, n_features: int) -> Cloud:
                 f"{_POINT_DIM}: give cloud=(n_points, point_dim)."
             )
         cloud = n_features // _POINT_DIM, _POINT_DIM
-    if not isinstance(cloud, (tuple, list)) or len(cloud) != 2:
-        raise ValueError(f"cloud must be (n_points, point_dim), got {cloud!r}.")
-    n_points, point_dim = cloud
-    if n_points * point_dim != n_features or n_points < 1:
-        raise ValueError(
-            f"cloud={tuple(cloud)} makes {n_points * point_dim} columns, but the embedding has "
-            f"{n_features}: change embedding_dim or cloud."
-        )
+    n_points, point_dim = check_cloud(cloud, n_features, "the embedding")
     if n_points == 1:
         raise ValueError(
             f"cloud={tuple(cloud)} has clouds of one point, whose transport is the plain distance: "
@@ -145,15 +139,13 @@ def wcontrastive(
     >>> wcontrastive(torch.eye(4), torch.tensor([0, 0, 1, 1]), cloud=(2, 2)).shape
     torch.Size([])
     """
-    embeddings, labels = check_batch(embeddings, labels)
     check_transport(p, reg, solver)
-    clouds = make_clouds(embeddings, check_cloud(cloud, embeddings.shape[1]))
-    positive, similarities = _masks(clouds, labels)
+    clouds, similarities, positive, negative = _prepare(embeddings, labels, cloud)
     if not positive.any():
         return 0 * embeddings.sum()  # with a gradient, of zeros
     counts = positive.sum(1, keepdim=True)
     most = min(int(counts.max()), len(labels))
-    nearest = similarities.topk(most, dim=1)
+    nearest = similarities.masked_fill(~negative, -math.inf).topk(most, dim=1)
     wanted = (torch.arange(most, device=labels.device) < counts) & (nearest.values > -math.inf)
     anchors, ranks = wanted.nonzero(as_tuple=True)
     first, second = positive.triu().nonzero(as_tuple=True)
@@ -211,17 +203,15 @@ def wtriplet(
     >>> wtriplet(torch.eye(4), torch.tensor([0, 0, 1, 1]), cloud=(2, 2)).shape
     torch.Size([])
     """
-    embeddings, labels = check_batch(embeddings, labels)
     check_transport(p, reg, solver)
-    clouds = make_clouds(embeddings, check_cloud(cloud, embeddings.shape[1]))
-    positive, similarities = _masks(clouds, labels)
+    clouds, similarities, positive, negative = _prepare(embeddings, labels, cloud)
     anchors, positives = positive.nonzero(as_tuple=True)
-    known = (similarities[anchors] > -math.inf).any(1)
+    known = negative[anchors].any(1)
     anchors, positives = anchors[known], positives[known]
     if not len(anchors):
         return 0 * embeddings.sum()  # with a gradient, of zeros
-    others = similarities[anchors]
-    to_positive = _similarities(clouds)[anchors, positives][:, None]
+    others = similarities[anchors].masked_fill_(~negative[anchors], -math.inf)
+    to_positive = similarities[anchors, positives][:, None]
     beyond = others.masked_fill(others >= to_positive, -math.inf)
     best, negatives = beyond.max(1)
     negatives = torch.where(best > -math.inf, negatives, others.argmax(1))
@@ -237,11 +227,9 @@ def wtriplet(
     return (near - far + margin).relu().mean()
 
 
-def _similarities(clouds):
-    return gram(clouds.detach().flatten(1)) / clouds.shape[1]
-
-
-def _masks(clouds, labels):
-    """Return the mask of positive pairs, and similarities that are -inf but for negatives."""
-    positive, negative = pair_masks(labels)
-    return positive, _similarities(clouds).masked_fill(~negative, -math.inf)
+def _prepare(embeddings, labels, cloud):
+    """Return clouds, their similarities as unit vectors, and masks of both kinds of pairs."""
+    embeddings, labels = check_batch(embeddings, labels)
+    clouds = make_clouds(embeddings, choose_cloud(cloud, embeddings.shape[1]))
+    similarities = gram(clouds.detach().flatten(1)) / clouds.shape[1]
+    return clouds, similarities, *pair_masks(labels.to(clouds.device))
