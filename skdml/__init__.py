@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from . import asymmetric, constraints, datasets, deep, linear, metrics, plot, ranking, utils
+    from . import (
+        asymmetric,
+        constraints,
+        datasets,
+        deep,
+        linear,
+        metrics,
+        plot,
+        ranking,
+        transport,
+        utils,
+    )
     from .asymmetric import AsymmetricMetricClassifier
     from .deep import DeepMetricEmbedder
     from .linear import DITMLTransformer, GMMLTransformer
@@ -35,6 +46,7 @@ _SUBPACKAGES = (
     "metrics",
     "plot",
     "ranking",
+    "transport",
     "utils",
 )
 
@@ -53,6 +65,7 @@ __all__ = [
     "metrics",
     "plot",
     "ranking",
+    "transport",
     "utils",
 ]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtr
+from scipy.stats import false_discovery_control
 
 from ._queries import Queries
 
@@ -166,11 +167,10 @@ def choose_views(ranked: RankedQueries, n_features: int) -> NDArray:
         tests.append(np.abs(found.mean(axis=0)) / np.maximum(error, np.finfo(float).eps))
     t = np.maximum(*tests).reshape(2, n_features)
     chance = 2 * stdtr(ranked.n_queries - 1, -t.max(axis=0))
-    bounds = _FALSE_SHARE * np.arange(1, n_features + 1) / n_features
-    below = np.flatnonzero(np.sort(chance) <= bounds)
-    if len(below) == 0:
+    chosen = false_discovery_control(np.minimum(chance, 1.0)) <= _FALSE_SHARE
+    if not chosen.any():
         return used
-    used[:] = chance <= bounds[below[-1]]
+    used[:] = chosen
     better_ranks = t[1] > t[0]
     used[0] &= ~better_ranks
     used[1] &= better_ranks
