@@ -44,10 +44,17 @@ LOSSES = {
     "thesis": {},
     **{name: {} for name in ROBUST},
     **{f"{name}, binomial": {"loss": name, "loss__pair_loss": "binomial"} for name in ROBUST[:4]},
+    **{f"{name}, K = 4 B": {"loss": name, "loss__k": 320} for name in ROBUST[:2]},
     "dro-topk-pn, binomial, K = 4 B": {
         "loss": "dro-topk-pn",
         "loss__pair_loss": "binomial",
         "loss__k": 320,
+    },
+    "dro-kl-g, gamma = 0.1": {"loss": "dro-kl-g", "loss__gamma": 0.1},
+    "dro-kl-g as multi-similarity": {
+        "loss": "dro-kl-g",
+        "loss__margin": 0.5,
+        "loss__null_loss": 0.5,
     },
     "dro-kl, gamma = 0.3": {"loss": "dro-kl", "loss__gamma": 0.3},
     "proxy-nca": {},
