@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import math
 import os
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,15 +23,17 @@ from torch import nn
 
 from ._batches import (
     ClassBatches,
+    CoresetBatches,
     augment_affine,
     classes_of_rank,
     count_batches,
     rotate_classes,
 )
+from ._input import check_coreset
 from ._modules import NAMED, module_arguments
 from ._net import LossModule, MetricNet
-from ._parts import PartParamsMixin
 from ._rank_net import RankNet
+from ._transport import TransportMixin
 from ._union import UnionLoss
 from .losses import get_loss, loss_parameters
 
@@ -39,12 +43,9 @@ _FIRST_ONLY = (Checkpoint, PrintLog, ProgressBar, TrainEndCheckpoint)
 _PATIENCE = 5
 
 
-class AssemblyMixin(PartParamsMixin):
+class AssemblyMixin(TransportMixin):
     """For DeepMetricEmbedder: its batches, its net, its loss and its callbacks."""
 
-    module: Any
-    embedding_dim: int
-    loss: Any
     miner: Any
     classes_per_batch: int
     samples_per_class: int
@@ -61,8 +62,8 @@ class AssemblyMixin(PartParamsMixin):
     sync: str
     ring: str
     ring_mix: float
+    coreset_every: int
     classes_: np.ndarray
-    _sample_shape: tuple[int, ...]
 
     def _make_batches(self, samples, labels, seed, ranks=None):
         transforms = []
@@ -84,14 +85,24 @@ class AssemblyMixin(PartParamsMixin):
         if ranks is not None:
             source, n_ranks = [seed, ranks.rank], ranks.size
             classes = classes_of_rank(labels.numpy(), layout[0], ranks.rank, n_ranks, seed)
-        return ClassBatches(
+        n_batches = count_batches(labels.numpy(), *layout, copies, n_ranks)
+        make: Any = ClassBatches
+        if self.coreset is not None:
+            check_coreset(self.coreset, labels.numpy())
+            n_batches = math.ceil(self.coreset * n_batches)
+            make = partial(
+                CoresetBatches,
+                choose=lambda: self._choose_coreset(samples, labels.numpy(), seed),
+                every=self.coreset_every,
+            )
+        return make(
             samples,
             labels,
             *layout,
             np.random.default_rng(source),
             transform if transforms else None,
             classes,
-            count_batches(labels.numpy(), *layout, copies, n_ranks),
+            n_batches,
         )
 
     def _make_net(self, watch, n_batches, seed, ranks=None, **net_params):
@@ -103,6 +114,8 @@ class AssemblyMixin(PartParamsMixin):
                 f"module must be 'mlp', 'convnet' or a subclass of torch.nn.Module, got {module!r}."
             )
         arguments = module_arguments(module, self._sample_shape, self.embedding_dim)
+        if self._uses_map():
+            arguments["feature_map"] = True
         arguments.update(self._params_of("module__"))
         optimizer = self.optimizer
         optimizer = OPTIMIZERS[optimizer] if isinstance(optimizer, str) else optimizer
@@ -139,10 +152,12 @@ class AssemblyMixin(PartParamsMixin):
     def _make_loss(self):
         params = self._params_of("loss__")
         if isinstance(self.loss, str):
-            known = {
+            known: dict[str, Any] = {
                 "num_classes": len(self.classes_) * (4 if self.class_rotations else 1),
                 "embedding_size": self.embedding_dim,
             }
+            if self._uses_transport():
+                known["cloud"] = self._find_cloud()
             wanted = loss_parameters(self.loss)
             params = {**{k: v for k, v in known.items() if k in wanted}, **params}
         return get_loss(self.loss, miner=self.miner, **params)

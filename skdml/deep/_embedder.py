@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from numbers import Integral, Real
 
 import numpy as np
 import torch
 from scipy import sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import StratifiedShuffleSplit
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
@@ -19,15 +16,20 @@ from ..metrics import recall_at_k
 from ..utils._fit import FitProgress, fit_method
 from ..utils._pairs import check_index_pairs
 from ..utils._sklearn import CallbackSupportMixin, Interval, StrOptions, validate_data
-from ._assembly import OPTIMIZERS, AssemblyMixin
+from ._assembly import OPTIMIZERS
 from ._input import check_changes, encode_labels, flat_shape
 from ._modules import NAMED
-from ._net import EpochCallback, Interrupted, NotFinite, embed
+from ._net import embed
 from ._ranks import world_size
+from ._training import TrainingMixin
+from ._transport import FEATURE_MAP
+
+# Embeddings of training samples that tell the scale of the transport costs.
+_N_SCALE = 1000
 
 
 class DeepMetricEmbedder(
-    AssemblyMixin,
+    TrainingMixin,
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
     CallbackSupportMixin,
@@ -54,6 +56,18 @@ class DeepMetricEmbedder(
         ``loss__...``, or any function of embeddings and labels that returns a scalar tensor.
     miner : str or callable, default=None
         Chooses the pairs or triplets of a batch, for losses that take a miner.
+    cloud : (int, int) or "feature-map", default=None
+        How the embedding is a cloud of points for the losses "wtriplet" and "wcontrastive":
+        (n_points, point_dim), or "feature-map", where the head of the convolutional network gives
+        a point for every place of its last map, of embedding_dim / (height * width) columns. None
+        takes the feature map with "convnet", and points of four columns with other modules. With
+        another loss, "feature-map" is such a head.
+    coreset : float, default=None
+        Train on this share of the samples: on those that stand for the others of their class, by
+        :func:`skdml.transport.wasserstein_coreset` on the embedding. An epoch has the same share
+        of the batches. In one process only.
+    coreset_every : int, default=5
+        Epochs after which the samples are chosen anew.
     input_shape : tuple (channels, height, width), default=None
         The shape of an image where rows of X are flattened images.
     classes_per_batch : int, default=16
@@ -120,6 +134,10 @@ class DeepMetricEmbedder(
         The trained net.
     module_ : torch.nn.Module
         Its network.
+    metric_ : str or CloudMetric
+        The distance of embeddings: "euclidean", or with the losses "wtriplet" and "wcontrastive"
+        a :class:`skdml.transport.CloudMetric`. Give it to measures of :mod:`skdml.metrics` as
+        `metric`.
     history_ : list of dict
         Epoch, loss, seconds and, with held-out samples, recall@1.
     consensus_ : ndarray of shape (n_epochs,)
@@ -161,6 +179,9 @@ class DeepMetricEmbedder(
         "embedding_dim": [Interval(Integral, 1, None, closed="left")],
         "loss": [str, callable],
         "miner": [str, callable, None],
+        "cloud": [StrOptions({FEATURE_MAP}), tuple, list, None],
+        "coreset": [Interval(Real, 0, 1, closed="neither"), None],
+        "coreset_every": [Interval(Integral, 1, None, closed="left")],
         "input_shape": [tuple, list, None],
         "classes_per_batch": [Interval(Integral, 2, None, closed="left")],
         "samples_per_class": [Interval(Integral, 2, None, closed="left")],
@@ -194,6 +215,9 @@ class DeepMetricEmbedder(
         embedding_dim=64,
         loss="multi-similarity",
         miner=None,
+        cloud=None,
+        coreset=None,
+        coreset_every=5,
         input_shape=None,
         classes_per_batch=16,
         samples_per_class=5,
@@ -224,6 +248,9 @@ class DeepMetricEmbedder(
         self.embedding_dim = embedding_dim
         self.loss = loss
         self.miner = miner
+        self.cloud = cloud
+        self.coreset = coreset
+        self.coreset_every = coreset_every
         self.input_shape = input_shape
         self.classes_per_batch = classes_per_batch
         self.samples_per_class = samples_per_class
@@ -320,6 +347,7 @@ class DeepMetricEmbedder(
         X, self._sample_shape = self._check_samples(X, reset=True)
         self.classes_, codes = encode_labels(y, len(X), type(self).__name__)
         check_changes(self._sample_shape, self.augment, self.class_rotations)
+        self._find_cloud()  # wrong ones show here, not in another process
         seed = int(check_random_state(self.random_state).randint(2**31))
         samples = self._to_tensor(X)
         with (
@@ -327,6 +355,11 @@ class DeepMetricEmbedder(
             torch.random.fork_rng(),
         ):
             if self.n_workers > 1 or world_size() > 1:
+                if self.coreset is not None:
+                    raise ValueError(
+                        f"coreset={self.coreset} is chosen in one process: leave n_workers at 1, "
+                        "or coreset at None."
+                    )
                 from .distributed import train
 
                 for name, value in train(self, samples, codes, seed, progress).items():
@@ -338,64 +371,11 @@ class DeepMetricEmbedder(
             {name: epoch[name] for name in epoch if name != "batches"}
             for epoch in self.net_.history
         ]
-        self.embedding_dim_ = embed(self.module_, samples[:2], self.net_.device).shape[1]
+        some = samples[:: -(-len(samples) // _N_SCALE)]
+        embeddings = embed(self.module_, some, self.net_.device)
+        self.embedding_dim_ = embeddings.shape[1]
+        self.metric_ = self._make_metric(embeddings)
         return self
-
-    def _fit_net(self, samples, codes, seed, progress, ranks=None, **net_params):
-        """Train here, alone or as one of several ranks."""
-        labels = torch.from_numpy(codes)
-        train, validation = self._split(codes, seed)
-        held_out = None
-        if validation is not None:
-            held_out = samples[validation], codes[validation]
-            samples, labels = samples[train], labels[train]
-        torch.manual_seed(seed)
-        watch = EpochCallback(progress, held_out, None if ranks is None else ranks.mean)
-        batches = self._make_batches(samples, labels, seed, ranks)
-        self.net_ = self._make_net(watch, len(batches), seed, ranks, **net_params)
-        self.net_.make_batches = lambda dataset: batches
-        self._train(watch, samples, labels)
-
-    def _split(self, codes, seed):
-        """Return the rows to train on and those held out, or None."""
-        fraction = self.validation_fraction
-        if fraction is None:
-            if not self.early_stopping:
-                return np.arange(len(codes)), None
-            fraction = 0.1
-        n_held_out = max(int(fraction * len(codes)), len(self.classes_))
-        splitter = StratifiedShuffleSplit(1, test_size=n_held_out, random_state=seed)
-        try:
-            return next(splitter.split(codes, codes))
-        except ValueError as error:
-            raise ValueError(
-                f"validation_fraction={fraction}: cannot hold out samples of each class: {error}"
-            ) from error
-
-    def _train(self, watch, samples, labels):
-        try:
-            self.net_.fit(samples, labels)
-        except Interrupted:
-            raise KeyboardInterrupt from None
-        except NotFinite as error:
-            self._keep_last_good(watch, error)
-        # What belongs to the training data goes, so that the estimator can be stored without it.
-        self.net_.make_batches = None
-        watch.progress = watch.validation = watch.average = None
-        watch.good_weights_ = None
-
-    def _keep_last_good(self, watch, error):
-        if watch.good_weights_ is None:
-            raise ValueError(
-                f"{error}, before one epoch was done: is X scaled? Try a smaller lr than {self.lr}."
-            ) from None
-        self.net_.module_.load_state_dict(watch.good_weights_)
-        warnings.warn(
-            f"{error}; training stopped, and the weights of epoch {error.epoch - 1} are kept. Try "
-            f"a smaller lr than {self.lr}.",
-            ConvergenceWarning,
-            stacklevel=4,
-        )
 
     # Use
 
@@ -421,7 +401,7 @@ class DeepMetricEmbedder(
         return self.embedding_dim_
 
     def pair_distance(self, pairs, X=None):
-        """Return the distance of the embeddings of each pair.
+        """Return the distance of the embeddings of each pair, Euclidean or by transport.
 
         Parameters
         ----------
@@ -448,10 +428,15 @@ class DeepMetricEmbedder(
             embeddings = self.transform(X)
             pairs = check_index_pairs(pairs, len(embeddings))
             left, right = embeddings[pairs[:, 0]], embeddings[pairs[:, 1]]
-        return np.linalg.norm(left - right, axis=1)
+        if self.metric_ == "euclidean":
+            return np.linalg.norm(left - right, axis=1)
+        return self.metric_.pair_distance(left, right)
 
     def score(self, X, y):
         """Return recall@1: the share of samples whose nearest other sample is of their class.
+
+        With a transport loss, the samples that are nearest by Euclidean distance, 20 with the
+        sample itself, are put in order by transport.
 
         Parameters
         ----------
@@ -465,4 +450,4 @@ class DeepMetricEmbedder(
         recall : float
             Between 0 and 1.
         """
-        return recall_at_k(self.transform(X), y, k=1)
+        return recall_at_k(self.transform(X), y, k=1, metric=self.metric_)

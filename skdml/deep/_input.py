@@ -41,6 +41,16 @@ def check_changes(sample_shape: tuple[int, ...], augment: Any, class_rotations: 
         raise ValueError(f"class_rotations=True needs square images, got {sample_shape[1:]}.")
 
 
+def check_coreset(share: float, codes: np.ndarray) -> None:
+    """Check that a share of the largest class has two samples, from which similarity is learned."""
+    largest = int(np.bincount(codes).max())
+    if share * largest <= 1:
+        raise ValueError(
+            f"coreset={share} leaves one sample of each class, of which the largest has {largest}: "
+            f"nothing tells what is similar. Take more than {1 / largest:.3g}, or None."
+        )
+
+
 def encode_labels(y: Any, n_samples: int, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the classes, sorted, and the number of each sample's class.
 

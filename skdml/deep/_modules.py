@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
+
+# The channels of the blocks of `ConvNet`.
+CHANNELS = (32, 64, 128)
 
 
 class MLP(nn.Module):
@@ -42,6 +46,35 @@ class MLP(nn.Module):
         return self.head(self.backbone(X.flatten(1)))
 
 
+def map_shape(input_shape: tuple[int, ...], channels: Sequence[int]) -> tuple[int, int]:
+    """Return height and width of the map that the blocks of `ConvNet` make of an image."""
+    _, height, width = input_shape
+    factor = 2 ** len(channels)
+    if min(height, width) < factor:
+        raise ValueError(
+            f"images of {height} x {width} are too small for {len(channels)} blocks, which "
+            f"halve them each: give fewer module__channels, or module='mlp'."
+        )
+    return height // factor, width // factor
+
+
+def map_cloud(
+    input_shape: tuple[int, ...], channels: Sequence[int], embedding_dim: int
+) -> tuple[int, int]:
+    """Return the points of that map, and the columns that the embedding has for each."""
+    height, width = map_shape(input_shape, channels)
+    n_points = height * width
+    if embedding_dim % n_points:
+        below = embedding_dim // n_points * n_points
+        works = f"{below} or {below + n_points}" if below else str(n_points)
+        raise ValueError(
+            f"embedding_dim={embedding_dim} is not divisible into the {n_points} points of the "
+            f"{height} x {width} feature map: use a multiple of {n_points}, such as {works}; or, "
+            f"for a head over the whole map, cloud=(n_points, point_dim)."
+        )
+    return n_points, embedding_dim // n_points
+
+
 class ConvNet(nn.Module):
     """A small network for images: blocks of convolution, batch norm and pooling, then a head.
 
@@ -53,16 +86,15 @@ class ConvNet(nn.Module):
         Columns of the output.
     channels : sequence of int, default=(32, 64, 128)
         The channels of the blocks; each halves height and width.
+    feature_map : bool, default=False
+        Whether the head is the same for every place of the last block, a convolution of 1 x 1. The
+        output is then one point after the other, row by row of the map.
     """
 
-    def __init__(self, input_shape, embedding_dim, channels=(32, 64, 128)):
+    def __init__(self, input_shape, embedding_dim, channels=CHANNELS, feature_map=False):
         super().__init__()
-        depth, height, width = input_shape
-        if min(height, width) < 2 ** len(channels):
-            raise ValueError(
-                f"images of {height} x {width} are too small for {len(channels)} blocks, which "
-                f"halve them each: give fewer module__channels, or module='mlp'."
-            )
+        depth = input_shape[0]
+        height, width = map_shape(input_shape, channels)
         blocks: list[nn.Module] = []
         for n_channels in channels:
             blocks += [
@@ -71,16 +103,23 @@ class ConvNet(nn.Module):
                 nn.MaxPool2d(2),  # before the ReLU, which then has a quarter to do
                 nn.ReLU(),
             ]
-            depth, height, width = n_channels, height // 2, width // 2
-        self.backbone = nn.Sequential(*blocks, nn.Flatten())
-        self.head = nn.Linear(depth * height * width, embedding_dim)
+            depth = n_channels
+        self.feature_map = feature_map
+        if feature_map:
+            self.backbone = nn.Sequential(*blocks)
+            _, point_dim = map_cloud(input_shape, channels, embedding_dim)
+            self.head: nn.Module = nn.Conv2d(depth, point_dim, 1)
+        else:
+            self.backbone = nn.Sequential(*blocks, nn.Flatten())
+            self.head = nn.Linear(depth * height * width, embedding_dim)
         # Channels last in memory: a training step takes two thirds of the time on a CPU.
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, X):
         """Return the embeddings of images."""
         X = X.contiguous(memory_format=torch.channels_last)
-        return self.head(self.backbone(X))
+        output = self.head(self.backbone(X))
+        return output.permute(0, 2, 3, 1).flatten(1) if self.feature_map else output
 
 
 NAMED = {"mlp": MLP, "convnet": ConvNet}

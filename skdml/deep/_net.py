@@ -106,12 +106,15 @@ class EpochCallback(Callback):
         Held-out samples.
     average : callable, default=None
         Makes the recall that of all ranks, where there are several.
+    make_metric : callable, default=None
+        Returns the distance to search by, for given embeddings; None: the Euclidean one.
     """
 
-    def __init__(self, progress, validation, average=None):
+    def __init__(self, progress, validation, average=None, make_metric=None):
         self.progress = progress
         self.validation = validation
         self.average = average
+        self.make_metric = make_metric
         self.good_weights_: dict[str, torch.Tensor] | None = None
 
     def on_epoch_end(self, net, **kwargs):
@@ -119,7 +122,9 @@ class EpochCallback(Callback):
         figures = {"loss": net.history[-1, "train_loss"]}
         if self.validation is not None:
             X, y = self.validation
-            recall = recall_at_k(embed(net.module_, X, net.device), y, k=1)
+            embeddings = embed(net.module_, X, net.device)
+            metric = "euclidean" if self.make_metric is None else self.make_metric(embeddings)
+            recall = recall_at_k(embeddings, y, k=1, metric=metric)
             recall = recall if self.average is None else self.average(recall)
             net.history.record("valid_recall", recall)
             figures["recall"] = recall

@@ -1,6 +1,7 @@
 """Optimal transport between clouds of points, and what is built on it."""
 
 from ._coreset import measure_coreset, wasserstein_coreset
+from ._metric import CloudMetric
 from ._sinkhorn import sinkhorn_divergence
 
-__all__ = ["measure_coreset", "sinkhorn_divergence", "wasserstein_coreset"]
+__all__ = ["CloudMetric", "measure_coreset", "sinkhorn_divergence", "wasserstein_coreset"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from functools import partial
 from numbers import Integral, Real
 from typing import Any
 
@@ -20,8 +21,7 @@ from ._sinkhorn import (
     check_transport,
     choose_eta,
     cost_matrices,
-    entropic_values,
-    exact_values,
+    transport_values,
 )
 
 # Numbers in an array of costs between the points of clouds.
@@ -232,17 +232,13 @@ class _Divergences:
         n_rows = len(clouds)
         pairs = rng.randint(n_rows, size=(2, _SAMPLED_PAIRS))
         eta = choose_eta(cost_matrices(clouds[pairs[0]], clouds[pairs[1]], p), reg)
-        self._own = None
-        if solver == "sinkhorn":
-            self._own = _in_blocks(clouds, clouds, p, eta)
+        weight = None if solver == "exact" else eta
+        transport = partial(transport_values, clouds, p=p, eta=weight, tol=_TOL, max_iter=_MAX_ITER)
+        every = np.arange(n_rows)
+        own = np.zeros(n_rows) if weight is None else transport(every, every)
 
         def divergences(first, second):
-            values = _in_blocks(
-                clouds[first], clouds[second], p, None if solver == "exact" else eta
-            )
-            if self._own is None:
-                return values
-            return np.maximum(values - (self._own[first] + self._own[second]) / 2, 0)
+            return np.maximum(transport(first, second) - (own[first] + own[second]) / 2, 0)
 
         self._vectors = linear_embedding(clouds, eta, rng)
         n_near = n_rows if n_candidates is None else min(n_candidates + 1, n_rows)
@@ -332,23 +328,6 @@ def linear_embedding(clouds: NDArray, eta: float, rng: Any) -> NDArray[np.float6
         arrived /= plan.sum(axis=1)[:, :, None] * np.sqrt(n_centres)
         vectors[start : start + step] = arrived.reshape(len(part), -1)
     return vectors
-
-
-def _in_blocks(A, B, p, eta):
-    """Return transport values of many pairs of clouds; `eta` of None is exact."""
-    n_points = A.shape[1]
-    step = max(1, _BLOCK_SIZE // n_points**2)
-    parts = []
-    for start in range(0, len(A), step):
-        cut = slice(start, start + step)
-        costs = cost_matrices(A[cut].astype(np.float64), B[cut].astype(np.float64), p)
-        weights = np.full((len(costs), n_points), 1 / n_points)
-        parts.append(
-            exact_values(costs, weights, weights)
-            if eta is None
-            else entropic_values(costs, eta, weights, weights, _TOL, _MAX_ITER)
-        )
-    return np.concatenate(parts) if parts else np.empty(0)
 
 
 def _split(y, n_rows):

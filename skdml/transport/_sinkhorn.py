@@ -6,6 +6,7 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .._optional import optional_import
 
@@ -17,6 +18,8 @@ _TOL = 1e-7
 # Added below the square root of p = 1, whose slope at 0 is infinite.
 _TINY = 1e-24
 _SOLVERS = ("sinkhorn", "exact")
+# Numbers in an array of costs between the points of clouds.
+_BLOCK_SIZE = 2**20
 
 
 def sinkhorn_divergence(
@@ -133,13 +136,13 @@ def check_cloud(cloud: Any, n_features: int, holder: str) -> tuple[int, int]:
     return n_points, point_dim
 
 
-def check_transport(p: Any, reg: Any, solver: Any) -> None:
-    """Check the parameters of a transport problem."""
+def check_transport(p: Any, reg: Any, solver: Any, name: str = "reg") -> None:
+    """Check the parameters of a transport problem; `name` is that of the entropy's weight."""
     if p not in (1, 2):
         raise ValueError(f"p must be 1 (distance) or 2 (squared distance), got {p!r}.")
     if not (isinstance(reg, Real) and float(reg) > 0):
         raise ValueError(
-            f"reg must be a number above 0, got {reg!r}; for transport without entropy use "
+            f"{name} must be a number above 0, got {reg!r}; for transport without entropy use "
             f"solver='exact'."
         )
     if solver not in _SOLVERS:
@@ -226,6 +229,50 @@ def exact_values(costs: Any, a: Any, b: Any) -> Any:
     weights = [side / side.sum(axis=1, keepdims=True) for side in weights]
     plans = [ot.emd(*sides, cost) for *sides, cost in zip(*weights, plain, strict=True)]
     return (_like(np.stack(plans), costs) * costs).sum(-1).sum(-1)
+
+
+def transport_values(
+    clouds: NDArray,
+    first: NDArray,
+    second: NDArray,
+    *,
+    p: int,
+    eta: float | None,
+    tol: float,
+    max_iter: int,
+) -> NDArray[np.float64]:
+    """Return the transport values of many pairs of clouds, a block at a time.
+
+    Parameters
+    ----------
+    clouds : ndarray of shape (n_clouds, n_points, point_dim)
+        The clouds, of points of equal weight.
+    first, second : ndarray of shape (n_pairs,)
+        Their indices.
+    p : {1, 2}
+        The power of the distance that is the cost.
+    eta : float or None
+        The weight of the entropy; None is exact.
+    tol, max_iter : float, int
+        When the iterations stop.
+
+    Returns
+    -------
+    values : ndarray of shape (n_pairs,)
+        With entropy, what clouds cost to themselves is not taken off.
+    """
+    n_points = clouds.shape[1]
+    step = max(1, _BLOCK_SIZE // n_points**2)
+    parts = [np.empty(0)]
+    for start in range(0, len(first), step):
+        A, B = (clouds[side[start : start + step]].astype(np.float64) for side in (first, second))
+        costs = cost_matrices(A, B, p)
+        weights = np.full(costs.shape[:2], 1 / n_points)
+        if eta is None:
+            parts.append(exact_values(costs, weights, weights))
+        else:
+            parts.append(entropic_values(costs, eta, weights, weights, tol, max_iter))
+    return np.concatenate(parts)
 
 
 def _plain(values):

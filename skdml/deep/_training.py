@@ -1,0 +1,78 @@
+"""Training of DeepMetricEmbedder in one process, which may be one of several ranks."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import StratifiedShuffleSplit
+
+from ._assembly import AssemblyMixin
+from ._net import EpochCallback, Interrupted, NotFinite
+
+
+class TrainingMixin(AssemblyMixin):
+    """For DeepMetricEmbedder: the net is made, trained, and left without the data."""
+
+    validation_fraction: float | None
+    net_: Any
+
+    def _fit_net(self, samples, codes, seed, progress, ranks=None, **net_params):
+        """Train here, alone or as one of several ranks."""
+        labels = torch.from_numpy(codes)
+        train, validation = self._split(codes, seed)
+        held_out = None
+        if validation is not None:
+            held_out = samples[validation], codes[validation]
+            samples, labels = samples[train], labels[train]
+        torch.manual_seed(seed)
+        average = None if ranks is None else ranks.mean
+        watch = EpochCallback(progress, held_out, average, self._make_metric)
+        batches = self._make_batches(samples, labels, seed, ranks)
+        self.net_ = self._make_net(watch, len(batches), seed, ranks, **net_params)
+        self.net_.make_batches = lambda dataset: batches
+        self._train(watch, samples, labels)
+
+    def _split(self, codes, seed):
+        """Return the rows to train on and those held out, or None."""
+        fraction = self.validation_fraction
+        if fraction is None:
+            if not self.early_stopping:
+                return np.arange(len(codes)), None
+            fraction = 0.1
+        n_held_out = max(int(fraction * len(codes)), len(self.classes_))
+        splitter = StratifiedShuffleSplit(1, test_size=n_held_out, random_state=seed)
+        try:
+            return next(splitter.split(codes, codes))
+        except ValueError as error:
+            raise ValueError(
+                f"validation_fraction={fraction}: cannot hold out samples of each class: {error}"
+            ) from error
+
+    def _train(self, watch, samples, labels):
+        try:
+            self.net_.fit(samples, labels)
+        except Interrupted:
+            raise KeyboardInterrupt from None
+        except NotFinite as error:
+            self._keep_last_good(watch, error)
+        # What belongs to the training data goes, so that the estimator can be stored without it.
+        self.net_.make_batches = None
+        watch.progress = watch.validation = watch.average = watch.make_metric = None
+        watch.good_weights_ = None
+
+    def _keep_last_good(self, watch, error):
+        if watch.good_weights_ is None:
+            raise ValueError(
+                f"{error}, before one epoch was done: is X scaled? Try a smaller lr than {self.lr}."
+            ) from None
+        self.net_.module_.load_state_dict(watch.good_weights_)
+        warnings.warn(
+            f"{error}; training stopped, and the weights of epoch {error.epoch - 1} are kept. Try "
+            f"a smaller lr than {self.lr}.",
+            ConvergenceWarning,
+            stacklevel=4,
+        )
