@@ -85,8 +85,7 @@ def make_embedder(kind):
                 rng = np.random.default_rng([seed, self._draws])
             rows = [np.flatnonzero(codes == label) for label in np.unique(codes)]
             rows = [rng.permutation(own)[: int(np.ceil(CORESET * len(own)))] for own in rows]
-            rows = np.concatenate(rows)
-            return rows, np.ones(len(rows))
+            return np.concatenate(rows)
 
     return RandomEmbedder
 
