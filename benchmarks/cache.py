@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from benchmarks.timing import progress
 
 FOLDER = Path(__file__).with_name(".venvs")
 
@@ -43,3 +46,13 @@ class Cache:
         if self.path is not None:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"key": key, **entry}) + "\n")
+
+    def compute(
+        self, key: Any, function: Callable[..., dict[str, Any]], *args: Any
+    ) -> dict[str, Any]:
+        """Return the result of a key, as JSON has it; compute and keep it where it is unknown."""
+        key = json.dumps(key)
+        if key not in self.known:
+            progress(key)
+            self.add(key, function(*args))
+        return self.known[key]

@@ -59,7 +59,6 @@ class ClassBatches:
             self._rows = [self._rows[label] for label in classes]
         self._classes_per_batch = min(classes_per_batch, len(self._rows))
         self._samples_per_class = samples_per_class
-        self._weights: list[np.ndarray] | None = None
         self._rng = rng
         self._transform = transform
         if n_batches is None:
@@ -86,10 +85,7 @@ class ClassBatches:
 
     def draw(self) -> Iterator[np.ndarray]:
         """Yield the rows of one batch after the other."""
-        queues: list[Any] = [_Shuffled(rows, self._rng) for rows in self._rows]
-        if self._weights is not None:
-            pairs = zip(self._rows, self._weights, strict=True)
-            queues = [_Weighted(rows, weights, self._rng) for rows, weights in pairs]
+        queues = [_Shuffled(rows, self._rng) for rows in self._rows]
         classes = _Shuffled(np.arange(len(queues)), self._rng)
         for _ in range(len(self)):
             chosen = classes.take(self._classes_per_batch)
@@ -109,8 +105,7 @@ class CoresetBatches(ClassBatches):
     *args, **kwargs
         As in `ClassBatches`.
     choose : callable
-        Returns the rows to draw from, some of every class, and their weights: how often each is
-        drawn beside others of its class.
+        Returns the rows to draw from, some of every class.
     every : int
         The passes after which it is asked again.
     """
@@ -122,10 +117,9 @@ class CoresetBatches(ClassBatches):
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         if self._passes % self._every == 0:
-            rows, weights = self._choose()
+            rows = self._choose()
             labels = self.y.numpy()[rows]
             self._rows = [rows[labels == label] for label in np.unique(labels)]
-            self._weights = [weights[labels == label] for label in np.unique(labels)]
         self._passes += 1
         return super().__iter__()
 
@@ -202,17 +196,6 @@ class _Shuffled:
             self._left = np.concatenate([self._left, rest, fresh[np.isin(fresh, self._left)]])
         taken, self._left = self._left[:n_items], self._left[n_items:]
         return taken
-
-
-class _Weighted:
-    """Items drawn in proportion to their weights, without repeats in one `take`."""
-
-    def __init__(self, items, weights, rng):
-        self._items, self._rng = items, rng
-        self._shares = weights / weights.sum()
-
-    def take(self, n_items):
-        return self._rng.choice(self._items, n_items, replace=False, p=self._shares)
 
 
 def augment_affine(X: torch.Tensor) -> torch.Tensor:

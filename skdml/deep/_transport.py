@@ -72,10 +72,15 @@ class TransportMixin(PartParamsMixin):
         params = {name: params[name] for name in ("p", "reg", "solver") if name in params}
         return {"cloud": choose_cloud(self._find_cloud(), n_features), **params}
 
-    def _choose_coreset(self, samples, codes, seed) -> tuple[np.ndarray, np.ndarray]:
-        """Return rows that stand for all of their class in the present embedding, and weights."""
+    def _choose_coreset(self, samples, codes, seed) -> np.ndarray:
+        """Return rows that stand for all of their class in the present embedding.
+
+        All are drawn alike: in proportion to their weights, the thin parts of a class, where it
+        meets others, would come up less.
+        """
         embeddings = embed(self.net_.module_, samples, self.net_.device)
         params: dict[str, Any] = {}
         if self._uses_transport():
             params = self._transport_params(embeddings.shape[1])
-        return wasserstein_coreset(embeddings, codes, self.coreset, random_state=seed, **params)
+        rows, _ = wasserstein_coreset(embeddings, codes, self.coreset, random_state=seed, **params)
+        return rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from functools import partial
 from numbers import Integral, Real
 from typing import Any
@@ -28,6 +27,8 @@ from ._sinkhorn import (
 _BLOCK_SIZE = 2**20
 # Random pairs that tell the scale of the costs, and of the proxy.
 _SAMPLED_PAIRS = 500
+# Rows whose gain is computed at once.
+_AT_ONCE = 32
 # Plans need not be exact to tell which rows are near.
 _TOL, _MAX_ITER = 1e-3, 100
 
@@ -171,8 +172,9 @@ def lazy_greedy(columns: Any, budget: int, tol: float = 0.0) -> tuple[NDArray, N
     Parameters
     ----------
     columns : object
-        ``len(columns)`` rows; ``columns[j]`` is the distance of all rows to row j, and
-        ``columns.total()`` the sum of each column; ``columns.largest`` bounds all distances.
+        ``len(columns)`` rows; ``columns[rows]`` has the distances of all rows to some, a column
+        each, and ``columns.total()`` the sum of each column; ``columns.largest`` bounds all
+        distances.
     budget : int
         Rows to choose.
     tol : float
@@ -188,24 +190,28 @@ def lazy_greedy(columns: Any, budget: int, tol: float = 0.0) -> tuple[NDArray, N
     n_rows = len(columns)
     similar = np.zeros(n_rows)
     winner = np.zeros(n_rows, dtype=np.intp)
-    # Ties go to the first row: heaps order equal gains by index.
-    gains = n_rows * columns.largest - columns.total()
-    heap = [(-gain, row, 0) for row, gain in enumerate(gains)]
-    heapq.heapify(heap)
+    gains = (
+        n_rows * columns.largest - columns.total()
+    )  # or more, where they are of an earlier round
+    rounds = np.zeros(n_rows, dtype=np.intp)
     picked: list[int] = []
-    while heap and len(picked) < budget:
-        gain, row, age = heapq.heappop(heap)
-        if age < len(picked):
-            rise = np.maximum(columns.largest - columns[row] - similar, 0)
-            heapq.heappush(heap, (-float(rise.sum()), row, len(picked)))
+    while len(picked) < min(budget, n_rows):
+        row = int(gains.argmax())  # of equal ones the first
+        if rounds[row] < len(picked):
+            promising = np.argsort(-gains)[:_AT_ONCE]
+            promising = promising[rounds[promising] < len(picked)]
+            rises = columns.largest - columns[promising] - similar[:, None]
+            gains[promising] = np.maximum(rises, 0, out=rises).sum(axis=0)
+            rounds[promising] = len(picked)
             continue
-        if picked and -gain <= tol * similar.sum():
+        if picked and gains[row] <= tol * similar.sum():
             break
-        own = columns.largest - columns[row]
+        own = columns.largest - columns[np.array([row])][:, 0]
         better = own > similar if picked else np.ones(n_rows, dtype=bool)
         similar[better], winner[better] = own[better], len(picked)
         winner[row] = len(picked)
         picked.append(row)
+        gains[row] = -np.inf
     weights = np.bincount(winner, minlength=len(picked)).astype(np.float64)
     return np.array(picked, dtype=np.intp), weights
 
@@ -261,10 +267,7 @@ class _Divergences:
     def __len__(self):
         return len(self._vectors)
 
-    def __getitem__(self, row):
-        return self._columns(np.array([row]))[:, 0]
-
-    def _columns(self, rows):
+    def __getitem__(self, rows):
         squared = self._squares[:, None] + self._squares[rows]
         squared -= 2 * self._vectors @ self._vectors[rows].T
         np.maximum(squared, 0, out=squared)
@@ -280,7 +283,7 @@ class _Divergences:
         """Return the sums of all columns, a block at a time."""
         step = max(1, _BLOCK_SIZE // len(self))
         blocks = [
-            self._columns(np.arange(start, min(start + step, len(self)))).sum(axis=0)
+            self[np.arange(start, min(start + step, len(self)))].sum(axis=0)
             for start in range(0, len(self), step)
         ]
         return np.concatenate(blocks)

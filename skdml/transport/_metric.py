@@ -13,7 +13,7 @@ from sklearn.utils import check_array
 from ._sinkhorn import check_cloud, check_transport, choose_eta, cost_matrices, transport_values
 
 # Plans exact enough for distances of three digits.
-_TOL, _MAX_ITER = 1e-5, 2000
+_TOL, _MAX_ITER = 1e-4, 500
 # Random pairs that tell the scale of the costs.
 _SAMPLED_PAIRS = 500
 
