@@ -371,7 +371,8 @@ class DeepMetricEmbedder(
             {name: epoch[name] for name in epoch if name != "batches"}
             for epoch in self.net_.history
         ]
-        some = samples[:: -(-len(samples) // _N_SCALE)]
+        n_rows = _N_SCALE if self._uses_transport() else 2
+        some = samples[:: -(-len(samples) // n_rows)]
         embeddings = embed(self.module_, some, self.net_.device)
         self.embedding_dim_ = embeddings.shape[1]
         self.metric_ = self._make_metric(embeddings)
