@@ -22,7 +22,7 @@ def make_step(loss, calls):
     images = images + torch.randn(BATCH, 1, SIDE, SIDE, generator=generator)
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        network = ConvNet((1, SIDE, SIDE), 64, feature_map=True)
+        network = ConvNet((1, SIDE, SIDE), 64, head="points")
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-4)
 
     def side():

@@ -115,7 +115,9 @@ class AssemblyMixin(TransportMixin):
             )
         arguments = module_arguments(module, self._sample_shape, self.embedding_dim)
         if self._uses_map():
-            arguments["feature_map"] = True
+            arguments["head"] = "points"
+        elif self.cloud is not None and module is NAMED["convnet"]:
+            arguments["head"] = "dense"
         arguments.update(self._params_of("module__"))
         optimizer = self.optimizer
         optimizer = OPTIMIZERS[optimizer] if isinstance(optimizer, str) else optimizer

@@ -12,6 +12,8 @@ from torch import nn
 
 # The channels of the blocks of `ConvNet`.
 CHANNELS = (32, 64, 128)
+# With fewer columns for every place of the map, its head is over the whole map.
+_COLUMNS_PER_PLACE = 4
 
 
 class MLP(nn.Module):
@@ -78,6 +80,10 @@ def map_cloud(
 class ConvNet(nn.Module):
     """A small network for images: blocks of convolution, batch norm and pooling, then a head.
 
+    The head is the same for every place of the last map, where each can have some columns of the
+    embedding: new classes are told apart better than by a head over the whole map, which has many
+    more weights.
+
     Parameters
     ----------
     input_shape : tuple (channels, height, width)
@@ -86,15 +92,18 @@ class ConvNet(nn.Module):
         Columns of the output.
     channels : sequence of int, default=(32, 64, 128)
         The channels of the blocks; each halves height and width.
-    feature_map : bool, default=False
-        Whether the head is the same for every place of the last block, a convolution of 1 x 1. The
-        output is then one point after the other, row by row of the map.
+    head : {"auto", "map", "points", "dense"}, default="auto"
+        "map" is a convolution of 1 x 1, whose output is cut to `embedding_dim` where that is not a
+        multiple of the places; "points" is the same with one place after the other, row by row,
+        for a multiple only; "dense" is linear in the whole map. "auto" is "map" with at least four
+        columns for every place, and "dense" below.
     """
 
-    def __init__(self, input_shape, embedding_dim, channels=CHANNELS, feature_map=False):
+    def __init__(self, input_shape, embedding_dim, channels=CHANNELS, head="auto"):
         super().__init__()
         depth = input_shape[0]
         height, width = map_shape(input_shape, channels)
+        n_places = height * width
         blocks: list[nn.Module] = []
         for n_channels in channels:
             blocks += [
@@ -104,22 +113,33 @@ class ConvNet(nn.Module):
                 nn.ReLU(),
             ]
             depth = n_channels
-        self.feature_map = feature_map
-        if feature_map:
-            self.backbone = nn.Sequential(*blocks)
-            _, point_dim = map_cloud(input_shape, channels, embedding_dim)
-            self.head: nn.Module = nn.Conv2d(depth, point_dim, 1)
+        self.backbone = nn.Sequential(*blocks)
+        if head == "auto":
+            head = "map" if embedding_dim >= _COLUMNS_PER_PLACE * n_places else "dense"
+        self.kind, self.embedding_dim = head, embedding_dim
+        self.head: nn.Module
+        if head == "dense":
+            self.head = nn.Linear(depth * n_places, embedding_dim)
+        elif head == "map":
+            self.head = nn.Conv2d(depth, math.ceil(embedding_dim / n_places), 1)
+        elif head == "points":
+            self.head = nn.Conv2d(depth, map_cloud(input_shape, channels, embedding_dim)[1], 1)
         else:
-            self.backbone = nn.Sequential(*blocks, nn.Flatten())
-            self.head = nn.Linear(depth * height * width, embedding_dim)
+            raise ValueError(
+                f"module__head must be 'auto', 'map', 'points' or 'dense', got {head!r}."
+            )
         # Channels last in memory: a training step takes two thirds of the time on a CPU.
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, X):
         """Return the embeddings of images."""
-        X = X.contiguous(memory_format=torch.channels_last)
-        output = self.head(self.backbone(X))
-        return output.permute(0, 2, 3, 1).flatten(1) if self.feature_map else output
+        features = self.backbone(X.contiguous(memory_format=torch.channels_last))
+        if self.kind == "dense":
+            return self.head(features.flatten(1))
+        output = self.head(features)
+        if self.kind == "points":
+            output = output.permute(0, 2, 3, 1)
+        return output.flatten(1)[:, : self.embedding_dim]
 
 
 NAMED = {"mlp": MLP, "convnet": ConvNet}

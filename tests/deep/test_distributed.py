@@ -2,13 +2,16 @@
 
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+from pathlib import Path
 
+import joblib
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -215,6 +218,7 @@ def test_a_loss_that_is_not_finite_on_one_rank_ends_all(digits):
 
 
 SCRIPT = """
+import joblib
 import numpy as np
 from sklearn.datasets import load_digits
 from torch import nn
@@ -281,6 +285,7 @@ def wait_for(condition, seconds=200):
 
 TORCHRUN = """
 import os, sys
+import joblib
 import numpy as np
 from sklearn.datasets import load_digits
 from skdml import DeepMetricEmbedder
@@ -295,18 +300,35 @@ np.save(f"{sys.argv[1]}/{os.environ['RANK']}.npy", model.transform(X[400:800] / 
 """
 
 
+def run_by_torchrun(script, *arguments):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    return subprocess.run(
+        [*command, str(script), *map(str, arguments)],
+        cwd=script.parent,
+        check=True,
+        timeout=280,
+        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
+        capture_output=True,
+        text=True,
+    ).stdout
+
+
 @pytest.mark.slow
 def test_torchrun_gives_every_rank_what_fit_gives(digits, tmp_path):
     (tmp_path / "train.py").write_text(TORCHRUN)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    variables = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
-    subprocess.run(
-        [*command, str(tmp_path / "train.py"), str(tmp_path)],
-        check=True,
-        timeout=280,
-        env=variables,
-        capture_output=True,
-    )
+    run_by_torchrun(tmp_path / "train.py", tmp_path)
     first, second = (np.load(tmp_path / f"{rank}.npy") for rank in range(2))
     np.testing.assert_array_equal(first, second)
     np.testing.assert_array_equal(first, quick().fit(*digits[:2]).transform(digits[2]))
+
+
+@pytest.mark.slow
+def test_script_of_the_guide_runs_as_printed(tmp_path):
+    page = Path(__file__).parents[2] / "doc" / "guide" / "distributed.md"
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    (script,) = (block for block in blocks if block.startswith("# train.py"))
+    (tmp_path / "train.py").write_text(script)
+    output = run_by_torchrun(tmp_path / "train.py")
+    assert float(output.split("recall@1")[1]) > 0.9
+    model = joblib.load(tmp_path / "model.joblib")
+    assert model.transform(np.zeros((1, 64))).shape == (1, 64)

@@ -57,7 +57,7 @@ def quick(**params):
 
 def test_points_of_the_map_are_the_places_of_the_image():
     torch.manual_seed(0)
-    net = ConvNet((1, 8, 8), 12, channels=(4, 4), feature_map=True).eval()
+    net = ConvNet((1, 8, 8), 12, channels=(4, 4), head="points").eval()
     images = torch.zeros(2, 1, 8, 8)
     images[1, 0, 7:, 7:] = 1.0  # the lower right corner, seen by the last place alone
     points = net(images).reshape(2, 4, 3)
@@ -69,11 +69,25 @@ def test_points_of_the_map_are_the_places_of_the_image():
 
 def test_equal_places_are_equal_points():
     torch.manual_seed(0)
-    net = ConvNet((1, 8, 8), 12, channels=(4,), feature_map=False)
+    net = ConvNet((1, 8, 8), 12, channels=(4,), head="dense")
     assert net(torch.zeros(2, 1, 8, 8)).shape == (2, 12)
-    same = ConvNet((1, 8, 8), 32, channels=(4,), feature_map=True).eval()
+    same = ConvNet((1, 8, 8), 32, channels=(4,), head="points").eval()
     points = same(torch.zeros(1, 1, 8, 8)).reshape(16, 2)
     torch.testing.assert_close(points, points[:1].expand(16, 2))
+
+
+def test_the_head_of_the_convnet_is_by_places_where_each_has_columns_enough():
+    torch.manual_seed(0)
+    images = torch.rand(3, 1, 28, 28)
+    for dimension, kind in ((64, torch.nn.Conv2d), (36, torch.nn.Conv2d), (35, torch.nn.Linear)):
+        net = ConvNet((1, 28, 28), dimension)
+        assert isinstance(net.head, kind)
+        assert net(images).shape == (3, dimension)
+    net = ConvNet((1, 28, 28), 20, head="map").eval()
+    columns = net.head(net.backbone(images)).reshape(3, 3, 9)  # one more than 20 / 9 for each place
+    torch.testing.assert_close(net(images), columns.flatten(1)[:, :20])
+    with pytest.raises(ValueError, match=r"module__head must be .*, got 'maps'"):
+        ConvNet((1, 28, 28), 64, head="maps")
 
 
 def test_the_map_is_the_cloud_of_the_convnet(fitted, images):

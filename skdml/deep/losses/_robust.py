@@ -199,7 +199,7 @@ def dro_kl_g(
     embeddings: Tensor,
     labels: Tensor,
     *,
-    gamma: float | tuple[float, float] = 0.1,
+    gamma: float | tuple[float, float] = (0.5, 0.02),
     null_loss: float | None = None,
     pair_loss: str = "margin",
     margin: float = 0.2,
@@ -215,7 +215,8 @@ def dro_kl_g(
 
     Two other losses are special cases, up to a constant, when all pairs have a loss: with gamma=1
     `lifted_structure`, and with a null pair and gamma=(1/a, 1/b) `multi_similarity` with the scales
-    a and b.
+    a and b. The default has the scales that are usual there; the literature on robust losses takes
+    0.1 for both signs.
 
     Parameters
     ----------
@@ -246,7 +247,7 @@ def dro_kl_g(
     >>> from skdml.deep.losses import dro_kl_g
     >>> embeddings = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.8, 0.6]])
     >>> round(dro_kl_g(embeddings, torch.tensor([0, 0, 1])).item(), 4)
-    0.6564
+    0.6687
     """
     return robust_loss(
         embeddings,
