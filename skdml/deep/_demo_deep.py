@@ -33,24 +33,7 @@ def demo(verbose=0):
         "Recall@1 is the share of test digits whose nearest other test digit is of their kind.",
         figures=[("Test rows along two leading axes, before and after.", display.figure_)],
     )
-    yield _part_of_the_samples(X, y, verbose)
     yield _clouds(verbose)
-
-
-def _part_of_the_samples(X, y, verbose):
-    model = DeepMetricEmbedder(max_epochs=5, coreset=0.2, random_state=0, verbose=verbose)
-    with Stopwatch() as watch:
-        model.fit(X[::2], y[::2])
-    return DemoRow(
-        estimator="DeepMetricEmbedder(coreset=0.2)",
-        task="digits with 30 columns of noise",
-        measure="recall@1",
-        baseline=float(recall_at_k(X[1::2], y[1::2], k=1)),
-        learned=model.score(X[1::2], y[1::2]),
-        seconds=watch.seconds,
-        explanation="The same with a fifth of the digits and a fifth of the batches: training is "
-        "on digits that stand for the others of their kind.",
-    )
 
 
 def _clouds(verbose):

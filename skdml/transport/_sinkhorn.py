@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -125,13 +125,14 @@ def check_clouds(clouds: Any, name: str) -> Any:
 
 def check_cloud(cloud: Any, n_features: int, holder: str) -> tuple[int, int]:
     """Return (n_points, point_dim), which must make up the columns of `holder`."""
-    if not isinstance(cloud, (tuple, list)) or len(cloud) != 2:
-        raise ValueError(f"cloud must be (n_points, point_dim), got {cloud!r}.")
+    is_pair = isinstance(cloud, (tuple, list)) and len(cloud) == 2
+    if not is_pair or not all(isinstance(number, Integral) for number in cloud):
+        raise ValueError(f"cloud must be (n_points, point_dim), two whole numbers, got {cloud!r}.")
     n_points, point_dim = cloud
     if n_points * point_dim != n_features or n_points < 1:
         raise ValueError(
             f"cloud={tuple(cloud)} makes {n_points * point_dim} columns, but {holder} has "
-            f"{n_features}."
+            f"{n_features}, which n_points * point_dim must be."
         )
     return n_points, point_dim
 

@@ -179,6 +179,7 @@ def test_other_modules_have_points_of_four_columns(images):
         ({"cloud": (1, 16)}, "clouds of one point"),
         ({"module__channels": (4, 4, 4)}, "clouds of one point"),
         ({"cloud": (4, 4, 1)}, r"cloud must be \(n_points, point_dim\)"),
+        ({"cloud": (2.5, 6.4)}, "two whole numbers"),
         ({"cloud": "points"}, "'cloud' parameter"),
         ({"cloud": (4, 4), "loss": "triplet"}, "loss='triplet' compares whole embeddings"),
         ({"loss__cloud": (4, 4)}, "give it as cloud"),
