@@ -72,8 +72,9 @@ class AsymmetricMetricClassifier(
     init : {"pca", "identity"} or array-like, default="pca"
         Where both maps start: the principal axes of the database rows, or their first features;
         or an array of shape (n_components, n_features) for both, or of shape
-        (2, n_components, n_features) for U and V. With a name and `X_query`, U starts from a
-        regression of the queries on V's rows of their classes, if that votes better.
+        (2, n_components, n_features) for U and V. With a name, there is one map for both sides in
+        the first half of the iterations. With a name and `X_query`, a second training starts
+        from U as the regression of queries on database rows, and is kept if it is clearly better.
     symmetric : bool, default=False
         Whether U = V: one metric for both sides.
     query_module, database_module : torch.nn.Module, default=None
@@ -253,7 +254,10 @@ class AsymmetricMetricClassifier(
         for name in (*_LINEAR, *_MODULES):
             if hasattr(self, name):
                 delattr(self, name)
-        with FitProgress(self, total=self.max_iter, X=X, y=y) as progress:
+        named = not with_modules and isinstance(self.init, str)
+        aligned = named and not (self.symmetric or problem.same_rows)
+        n_trainings = 2 if aligned else 1
+        with FitProgress(self, total=n_trainings * self.max_iter, X=X, y=y) as progress:
             fit_maps = self._fit_modules if with_modules else self._fit_linear
             training = fit_maps(problem, rng, progress)
         if training.n_infeasible == len(problem.queries):
@@ -316,38 +320,34 @@ class AsymmetricMetricClassifier(
         queries = (problem.queries - self.query_mean_) / unit
         problem = replace(problem, queries=queries, database=X / unit)
         if isinstance(self.init, str):
-            maps = self._find_start(problem, rng)
+            starts = self._find_starts(problem)
         else:
             U, V = given_maps(self.init, self.n_components, n_features, self.symmetric)
-            maps = LinearMaps(U * unit, V * unit, self.symmetric)
-        lr = _LR if self.lr is None else self.lr
-        lr *= np.sqrt((np.mean(maps.U**2) + np.mean(maps.V**2)) / 2)
-        # Where queries and database are alike, two maps begin as the best single one.
-        n_tied = self.max_iter // 2 if maps.symmetric and not self.symmetric else 0
-        training = self._train(maps, problem, lr, rng, progress, n_tied)
+            starts = [LinearMaps(U * unit, V * unit, self.symmetric)]
+        trainings = []
+        for maps in starts:
+            lr = _LR if self.lr is None else self.lr
+            lr *= np.sqrt((np.mean(maps.U**2) + np.mean(maps.V**2)) / 2)
+            n_tied = self.max_iter // 2 if maps.symmetric and not self.symmetric else 0
+            trainings.append(self._train(maps, problem, lr, rng, progress, n_tied))
+        # The first is the simpler model: another one must be better by a standard error.
+        training = trainings[0]
+        if trainings[-1].vote_cost < training.vote_cost - training.vote_error:
+            training = trainings[-1]
         maps = training.maps
         self.query_components_, self.database_components_ = maps.U / unit, maps.V / unit
         return training
 
-    def _find_start(self, problem, rng):
-        """Return the maps that `init` names, with U = V or aligned, whichever votes better."""
-        X = problem.database
+    def _find_starts(self, problem):
+        """Return one map for both sides and, where these differ, aligned maps."""
+        X, trained = problem.database, ~problem.held_out
         V = initial_map(self.init, X, self._choose_components(X))
-        same = LinearMaps(V, V, self.symmetric or problem.same_rows)
-        if same.symmetric:
-            return same
-        trained = ~problem.held_out
-        U = aligned_map(
-            V,
-            X,
-            problem.labels,
-            problem.queries[trained],
-            problem.query_labels[trained],
-            self.n_neighbors,
-        )
-        starts = (same, LinearMaps(U, V, symmetric=False))
-        searches = [problem.search(maps, self.n_candidates, rng, self.n_jobs) for maps in starts]
-        return starts[searches[1].vote_cost < searches[0].vote_cost]
+        starts = [LinearMaps(V, V, symmetric=True)]
+        if not (self.symmetric or problem.same_rows):
+            queries, labels = problem.queries[trained], problem.query_labels[trained]
+            U = aligned_map(V, X, problem.labels, queries, labels, self.n_neighbors)
+            starts.append(LinearMaps(U, V, symmetric=False))
+        return starts
 
     def _choose_components(self, X):
         most = min(X.shape) if self.init == "pca" else X.shape[1]

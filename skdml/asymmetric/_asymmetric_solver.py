@@ -90,6 +90,7 @@ class Problem:
             loss=float(loss[~self.held_out].sum()),
             n_infeasible=int(np.count_nonzero(~feasible)),
             vote_cost=float(costs[judges].mean()),
+            vote_error=float(costs[judges].std() / np.sqrt(np.count_nonzero(judges))),
         )
 
 
@@ -107,12 +108,15 @@ class Search:
         Queries without a set of neighbours that their class wins.
     vote_cost : float
         The mean cost of the votes for held-out queries; for training queries if there are none.
+    vote_error : float
+        The standard error of this mean.
     """
 
     candidates: NDArray
     loss: float
     n_infeasible: int
     vote_cost: float
+    vote_error: float
 
 
 def hold_out(labels: NDArray, fraction: float | None, rng: np.random.Generator) -> NDArray:
@@ -188,12 +192,16 @@ class Training:
         The mean cost of the votes for held-out queries, likewise.
     n_infeasible : int
         Queries without a set of neighbours that their class wins.
+    vote_cost, vote_error : float
+        What is in `vote_curve` for the maps that are kept, and its standard error.
     """
 
     maps: Any
     objective_curve: list[float]
     vote_curve: list[float]
     n_infeasible: int
+    vote_cost: float
+    vote_error: float
 
 
 def train(
@@ -251,7 +259,10 @@ def train(
     penalty = 1 / (C * np.count_nonzero(~problem.held_out))
     search = problem.search(maps, n_candidates, rng, n_jobs)
     objective = maps.penalty() + C * search.loss
-    training = Training(maps, [objective], [search.vote_cost], search.n_infeasible)
+    cost = search.vote_cost
+    training = Training(
+        maps, [objective], [cost], search.n_infeasible, cost, vote_error=search.vote_error
+    )
     judged = problem.held_out.any()
     n_idle = n_worse = 0
     for iteration in range(max_iter):
@@ -269,8 +280,9 @@ def train(
             maps, search, objective = changed, found, reached
         else:
             lr /= 2
-        if not judged or search.vote_cost < min(training.vote_curve):
+        if not judged or search.vote_cost < training.vote_cost:
             training.maps, n_worse = maps, 0
+            training.vote_cost, training.vote_error = search.vote_cost, search.vote_error
         else:
             n_worse += 1
         training.objective_curve.append(objective)

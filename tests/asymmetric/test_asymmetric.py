@@ -319,7 +319,7 @@ class TestErrors:
 
     @pytest.mark.filterwarnings("ignore::RuntimeWarning")
     def test_steps_that_are_far_too_long(self):
-        with pytest.raises(ValueError, match="coordinates are not finite.* smaller lr"):
+        with pytest.raises(ValueError, match=r"coordinates are not finite.* smaller lr"):
             fit_task(lr=1e200)
 
     def test_equal_rows(self):
