@@ -328,7 +328,7 @@ class AsymmetricMetricClassifier(
         for maps in starts:
             lr = _LR if self.lr is None else self.lr
             lr *= np.sqrt((np.mean(maps.U**2) + np.mean(maps.V**2)) / 2)
-            n_tied = self.max_iter // 2 if maps.symmetric and not self.symmetric else 0
+            n_tied = self.max_iter // 2 if maps.symmetric and not self.symmetric else None
             trainings.append(self._train(maps, problem, lr, rng, progress, n_tied))
         # The first is the simpler model: another one must be better by a standard error.
         training = trainings[0]
@@ -373,7 +373,7 @@ class AsymmetricMetricClassifier(
         self.database_module_ = training.maps.database_module
         return training
 
-    def _train(self, maps, problem, lr, rng, progress, n_tied=0):
+    def _train(self, maps, problem, lr, rng, progress, n_tied=None):
         return train(
             maps,
             problem,

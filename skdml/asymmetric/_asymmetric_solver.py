@@ -211,7 +211,7 @@ def train(
     C: float,
     n_candidates: int,
     max_iter: int,
-    n_tied: int,
+    n_tied: int | None,
     lr: float,
     tol: float,
     rng: np.random.Generator,
@@ -237,9 +237,9 @@ def train(
         Database rows that a query is compared with.
     max_iter : int
         Iterations at most.
-    n_tied : int
-        Iterations at the beginning after which the two maps, until then one, go apart; 0 leaves
-        the maps as they are.
+    n_tied : int or None
+        Iterations after which the two maps, until then one, go apart; None leaves the maps as
+        they are.
     lr : float
         The learning rate at the beginning; it falls to zero along a cosine.
     tol : float
@@ -266,7 +266,7 @@ def train(
     judged = problem.held_out.any()
     n_idle = n_worse = 0
     for iteration in range(max_iter):
-        if iteration == n_tied > 0:
+        if iteration == n_tied:
             maps, n_idle, n_worse = maps.untied(), 0, 0
         changed = copy.deepcopy(maps)
         decayed = lr * (1 + np.cos(np.pi * iteration / max_iter)) / 2
@@ -287,7 +287,7 @@ def train(
             n_worse += 1
         training.objective_curve.append(objective)
         training.vote_curve.append(search.vote_cost)
-        stuck = iteration >= n_tied and max(n_idle, n_worse) >= _PATIENCE
+        stuck = max(n_idle, n_worse) >= _PATIENCE and iteration >= (n_tied or 0)
         if report(objective=objective) or stuck:
             break
     return training
