@@ -15,7 +15,7 @@ from skdml.utils.estimator_checks import (
 
 # Settings that make slow estimators quick enough to be fitted a hundred times.
 QUICK: dict[str, dict] = {
-    "AsymmetricMetricClassifier": {"max_iter": 10},
+    "AsymmetricMetricClassifier": {"max_iter": 3},
     "DeepMetricEmbedder": {"max_epochs": 1, "embedding_dim": 8},
 }
 

@@ -49,9 +49,7 @@ print(f"plain 5-NN:  {plain.score(queries_test, y_test):.3f}")
 
 models = {}
 for name, symmetric in (("one map", True), ("two maps", False)):
-    model = AsymmetricMetricClassifier(
-        n_components=16, symmetric=symmetric, max_iter=30, random_state=0
-    )
+    model = AsymmetricMetricClassifier(n_components=16, symmetric=symmetric, random_state=0)
     model.fit(X_train, y_train, X_query=queries_train, y_query=y_train)
     models[name] = model
     print(f"{name + ':':12} {model.score(queries_test, y_test):.3f}")
@@ -64,7 +62,7 @@ for name, symmetric in (("one map", True), ("two maps", False)):
 figure, axes = plt.subplots(figsize=(5, 3), layout="constrained")
 for (name, model), style in zip(models.items(), ("--", "-"), strict=True):
     axes.plot(model.objective_curve_, style, label=name)
-axes.set(xlabel="pass over the queries", ylabel="objective", yscale="log")
+axes.set(xlabel="iteration", ylabel="objective", yscale="log")
 axes.legend(frameon=False)
 plt.show()
 

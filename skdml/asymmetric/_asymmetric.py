@@ -19,8 +19,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..utils._fit import FitProgress, fit_method
 from ..utils._sklearn import CallbackSupportMixin, Interval, StrOptions, validate_data
-from ._asymmetric_solver import Problem, train
-from ._initial import given_maps, initial_map
+from ._asymmetric_solver import Problem, hold_out, train
+from ._initial import aligned_map, given_maps, initial_map
 from ._input import (
     check_costs,
     check_modules,
@@ -34,7 +34,7 @@ from ._maps import LinearMaps
 _LINEAR = ("query_components_", "database_components_", "query_mean_", "database_mean_")
 _MODULES = ("query_module_", "database_module_")
 # Learning rates where none is given: relative to the size of the maps, and of Adam for networks.
-_LR, _MODULE_LR = 0.02, 0.002
+_LR, _MODULE_LR = 0.01, 0.002
 
 
 class AsymmetricMetricClassifier(
@@ -72,7 +72,9 @@ class AsymmetricMetricClassifier(
     init : {"pca", "identity"} or array-like, default="pca"
         Where both maps start: the principal axes of the database rows, or their first features;
         or an array of shape (n_components, n_features) for both, or of shape
-        (2, n_components, n_features) for U and V.
+        (2, n_components, n_features) for U and V. With a name, there is one map for both sides in
+        the first half of the iterations. With a name and `X_query`, a second training starts
+        from U as the regression of queries on database rows, and is kept if it is clearly better.
     symmetric : bool, default=False
         Whether U = V: one metric for both sides.
     query_module, database_module : torch.nn.Module, default=None
@@ -82,15 +84,21 @@ class AsymmetricMetricClassifier(
     n_candidates : int, default=64
         How many database rows each training query is compared with: half of them the nearest of
         its class, the others the nearest of other classes and some at random. They are searched
-        anew every few iterations. Bounds the memory.
-    max_iter : int, default=30
-        Passes over the training queries at most.
+        anew in every iteration. Bounds the memory.
+    max_iter : int, default=15
+        Iterations at most: each is two passes over the training queries, or more where they are
+        few, and a search among all database rows.
     lr : float, default=None
-        The learning rate of Adam at the beginning, which falls to zero along a cosine. That of U
-        and V is in units of the root mean square of their entries at the start. None is 0.02 for
-        them and 0.002 for modules.
+        The learning rate of Adam at the beginning, which falls to zero along a cosine, and is
+        halved after an iteration that does not lower the objective. That of U and V is in units
+        of the root mean square of their entries at the start. None is 0.01 for them and 0.002
+        for modules.
     tol : float, default=1e-4
-        Stop when the objective has not fallen by this share of it in 10 iterations.
+        Stop when the objective has not fallen by this share of it in 5 iterations.
+    validation_fraction : float or None, default=0.2
+        The share of the training queries of each class that are not trained on. Of all iterations
+        the maps are kept whose votes for these queries are best, and training stops after 5
+        iterations without better ones. None trains on all queries and keeps the last maps.
     n_jobs : int, default=None
         Workers that search neighbours, as in joblib.
     random_state : int, RandomState instance or None, default=None
@@ -111,10 +119,14 @@ class AsymmetricMetricClassifier(
         Subtracted from database rows before V, their mean. Not there with modules.
     query_module_, database_module_ : torch.nn.Module
         The trained modules, where modules were given.
-    objective_curve_ : ndarray of shape (`n_iter_`,)
-        The objective in each iteration, the loss of each query taken when it had its turn.
+    objective_curve_ : ndarray of shape (`n_iter_` + 1,)
+        The objective at the start and after each iteration, exact, of the queries that are
+        trained on. It never rises: what does not lower it is taken back.
+    validation_curve_ : ndarray of shape (`n_iter_` + 1,)
+        The mean cost of the votes for held-out queries, likewise: their share of wrong votes,
+        without `cost_matrix`. For all queries if none are held out.
     n_infeasible_ : int
-        Training queries that were skipped: their class is too small to win among k neighbours.
+        Queries that are skipped: their class is too small to win among k neighbours.
     n_iter_ : int
         Iterations.
     classes_ : ndarray of shape (n_classes,)
@@ -166,6 +178,7 @@ class AsymmetricMetricClassifier(
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "lr": [Interval(Real, 0, None, closed="neither"), None],
         "tol": [Interval(Real, 0, None, closed="left")],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither"), None],
         "n_jobs": [Integral, None],
         "random_state": ["random_state"],
         "verbose": ["verbose"],
@@ -182,9 +195,10 @@ class AsymmetricMetricClassifier(
         query_module=None,
         database_module=None,
         n_candidates=64,
-        max_iter=30,
+        max_iter=15,
         lr=None,
         tol=1e-4,
+        validation_fraction=0.2,
         n_jobs=None,
         random_state=None,
         verbose=0,
@@ -201,6 +215,7 @@ class AsymmetricMetricClassifier(
         self.max_iter = max_iter
         self.lr = lr
         self.tol = tol
+        self.validation_fraction = validation_fraction
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose
@@ -233,13 +248,16 @@ class AsymmetricMetricClassifier(
         self : AsymmetricMetricClassifier
             The fitted estimator.
         """
-        problem = self._check_problem(X, y, X_query, y_query)
+        rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
+        problem = self._check_problem(X, y, X_query, y_query, rng)
         with_modules = check_modules(self.query_module, self.database_module, self.symmetric)
         for name in (*_LINEAR, *_MODULES):
             if hasattr(self, name):
                 delattr(self, name)
-        rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
-        with FitProgress(self, total=self.max_iter, X=X, y=y) as progress:
+        named = not with_modules and isinstance(self.init, str)
+        aligned = named and not (self.symmetric or problem.same_rows)
+        n_trainings = 2 if aligned else 1
+        with FitProgress(self, total=n_trainings * self.max_iter, X=X, y=y) as progress:
             fit_maps = self._fit_modules if with_modules else self._fit_linear
             training = fit_maps(problem, rng, progress)
         if training.n_infeasible == len(problem.queries):
@@ -248,13 +266,14 @@ class AsymmetricMetricClassifier(
                 "its class would win. Choose fewer neighbours."
             )
         self.objective_curve_ = np.array(training.objective_curve)
-        self.n_iter_ = len(self.objective_curve_)
+        self.validation_curve_ = np.array(training.vote_curve)
+        self.n_iter_ = len(self.objective_curve_) - 1
         self.n_infeasible_ = training.n_infeasible
         self._neighbors = KNeighborsClassifier(self.n_neighbors, n_jobs=self.n_jobs)
         self._neighbors.fit(self._embed_database(problem.database), problem.labels)
         return self
 
-    def _check_problem(self, X, y, X_query, y_query):
+    def _check_problem(self, X, y, X_query, y_query, rng):
         """Validate the input of `fit`."""
         name = type(self).__name__
         X = validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=2)
@@ -273,6 +292,7 @@ class AsymmetricMetricClassifier(
             database=X,
             labels=codes,
             same_rows=X_query is None,
+            held_out=hold_out(query_codes, self.validation_fraction, rng),
             costs=check_costs(self.cost_matrix, len(self.classes_)),
             n_neighbors=self.n_neighbors,
         )
@@ -297,22 +317,37 @@ class AsymmetricMetricClassifier(
         unit = np.sqrt(np.mean(np.sum(X**2, axis=1)))
         if unit == 0:
             raise ValueError("X: all rows are the same, so there is nothing to learn.")
-        X /= unit
         queries = (problem.queries - self.query_mean_) / unit
+        problem = replace(problem, queries=queries, database=X / unit)
         if isinstance(self.init, str):
-            n_components = self._choose_components(X)
-            U = V = initial_map(self.init, X, n_components)
+            starts = self._find_starts(problem)
         else:
             U, V = given_maps(self.init, self.n_components, n_features, self.symmetric)
-            U, V = U * unit, V * unit
-        maps = LinearMaps(U, V, self.symmetric)
-        lr = _LR if self.lr is None else self.lr
-        lr *= np.sqrt((np.mean(U**2) + np.mean(V**2)) / 2)
-        training = self._train(
-            maps, replace(problem, queries=queries, database=X), lr, rng, progress
-        )
+            starts = [LinearMaps(U * unit, V * unit, self.symmetric)]
+        trainings = []
+        for maps in starts:
+            lr = _LR if self.lr is None else self.lr
+            lr *= np.sqrt((np.mean(maps.U**2) + np.mean(maps.V**2)) / 2)
+            n_tied = self.max_iter // 2 if maps.symmetric and not self.symmetric else None
+            trainings.append(self._train(maps, problem, lr, rng, progress, n_tied))
+        # The first is the simpler model: another one must be better by a standard error.
+        training = trainings[0]
+        if trainings[-1].vote_cost < training.vote_cost - training.vote_error:
+            training = trainings[-1]
+        maps = training.maps
         self.query_components_, self.database_components_ = maps.U / unit, maps.V / unit
         return training
+
+    def _find_starts(self, problem):
+        """Return one map for both sides and, where these differ, aligned maps."""
+        X, trained = problem.database, ~problem.held_out
+        V = initial_map(self.init, X, self._choose_components(X))
+        starts = [LinearMaps(V, V, symmetric=True)]
+        if not (self.symmetric or problem.same_rows):
+            queries, labels = problem.queries[trained], problem.query_labels[trained]
+            U = aligned_map(V, X, problem.labels, queries, labels, self.n_neighbors)
+            starts.append(LinearMaps(U, V, symmetric=False))
+        return starts
 
     def _choose_components(self, X):
         most = min(X.shape) if self.init == "pca" else X.shape[1]
@@ -334,16 +369,18 @@ class AsymmetricMetricClassifier(
         with seeded(int(rng.integers(2**31))):
             lr = _MODULE_LR if self.lr is None else self.lr
             training = self._train(maps, problem, lr, rng, progress)
-        self.query_module_, self.database_module_ = maps.query_module, maps.database_module
+        self.query_module_ = training.maps.query_module
+        self.database_module_ = training.maps.database_module
         return training
 
-    def _train(self, maps, problem, lr, rng, progress):
+    def _train(self, maps, problem, lr, rng, progress, n_tied=None):
         return train(
             maps,
             problem,
             C=self.C,
             n_candidates=self.n_candidates,
             max_iter=self.max_iter,
+            n_tied=n_tied,
             lr=lr,
             tol=self.tol,
             rng=rng,

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ._candidates import NO_ROW, find_candidates, tabulate
-from ._inference import infer_sets
+from ._candidates import NO_ROW, find_nearest, tabulate
+from ._inference import infer_sets, vote_costs
 from ._maps import Pairs
 
-# Queries in a batch: those of so many steps in an epoch, within bounds.
+# Queries in a batch: those of so many steps in a pass, within bounds.
 _STEPS, _MIN_BATCH, _MAX_BATCH = 50, 16, 256
-# Candidates are searched anew in each of the first epochs, when the maps change most, and then
-# every few.
-_FIRST_SEARCHES, _SEARCH_EVERY = 5, 3
-# Epochs without a lower objective after which training stops. It rises when a search finds rows
-# that have come near, so this is several searches.
-_PATIENCE = 10
+# Passes over the queries between two searches among all database rows: so many, and more where
+# queries are too few for this number of steps.
+_PASSES, _MIN_STEPS = 2, 100
+# Iterations without a lower objective, or without better votes for held-out queries, after which
+# training stops.
+_PATIENCE = 5
+# Queries of one search, which bounds its memory.
+_BLOCK = 4096
 
 
 @dataclass
@@ -39,6 +42,8 @@ class Problem:
         Their classes.
     same_rows : bool
         Whether the queries are the database rows.
+    held_out : ndarray of shape (n_queries,)
+        Which queries are not trained on, but choose among the maps of all iterations.
     costs : ndarray of shape (n_classes, n_classes)
         Delta.
     n_neighbors : int
@@ -50,23 +55,78 @@ class Problem:
     database: NDArray
     labels: NDArray
     same_rows: bool
+    held_out: NDArray
     costs: NDArray
     n_neighbors: int
 
     def search(
         self, maps: Any, n_candidates: int, rng: np.random.Generator, n_jobs: int | None = None
-    ) -> NDArray:
-        """Return the candidates of every query under the maps."""
-        return find_candidates(
-            maps.embed_queries(self.queries),
-            self.query_labels,
-            maps.embed_database(self.database),
-            self.labels,
-            n_candidates,
-            rng,
-            same_rows=self.same_rows,
-            n_jobs=n_jobs,
+    ) -> Search:
+        """Find the nearest rows of all queries under the maps."""
+        queries, database = maps.embed_queries(self.queries), maps.embed_database(self.database)
+        if not (np.isfinite(queries).all() and np.isfinite(database).all()):
+            raise ValueError("the coordinates are not finite: is X scaled? Try a smaller lr.")
+        parts = []
+        for first in range(0, len(queries), _BLOCK):
+            numbers = np.arange(first, min(first + _BLOCK, len(queries)))
+            nearest = find_nearest(
+                queries[numbers],
+                self.query_labels[numbers],
+                database,
+                self.labels,
+                self.n_neighbors,
+                n_candidates,
+                rng,
+                excluded=numbers if self.same_rows else None,
+                n_jobs=n_jobs,
+            )
+            sets = infer_sets(nearest.table, self.query_labels[numbers], self.costs)
+            costs = vote_costs(nearest.table, self.query_labels[numbers], self.costs)
+            parts.append((nearest.candidates, sets.loss, sets.feasible, costs))
+        candidates, loss, feasible, costs = map(np.concatenate, zip(*parts, strict=True))
+        judges = self.held_out if self.held_out.any() else ~self.held_out
+        return Search(
+            candidates,
+            loss=float(loss[~self.held_out].sum()),
+            n_infeasible=int(np.count_nonzero(~feasible)),
+            vote_cost=float(costs[judges].mean()),
+            vote_error=float(costs[judges].std() / np.sqrt(np.count_nonzero(judges))),
         )
+
+
+@dataclass
+class Search:
+    """What a search among all database rows finds for all queries.
+
+    Attributes
+    ----------
+    candidates : ndarray of shape (n_queries, n_candidates)
+        Rows to compare each query with until the next search.
+    loss : float
+        The exact sum of the losses of the training queries.
+    n_infeasible : int
+        Queries without a set of neighbours that their class wins.
+    vote_cost : float
+        The mean cost of the votes for held-out queries; for training queries if there are none.
+    vote_error : float
+        The standard error of this mean.
+    """
+
+    candidates: NDArray
+    loss: float
+    n_infeasible: int
+    vote_cost: float
+    vote_error: float
+
+
+def hold_out(labels: NDArray, fraction: float | None, rng: np.random.Generator) -> NDArray:
+    """Draw the queries that are held out, a share of each class, as a mask."""
+    held_out = np.zeros(len(labels), dtype=bool)
+    if fraction is not None:
+        for label in np.unique(labels):
+            members = rng.permutation(np.flatnonzero(labels == label))
+            held_out[members[: int(fraction * len(members))]] = True
+    return held_out
 
 
 @dataclass
@@ -124,14 +184,24 @@ class Training:
 
     Attributes
     ----------
+    maps : LinearMaps or ModuleMaps
+        Those of the lowest `vote_curve`, or of the last iteration if no queries are held out.
     objective_curve : list of float
-        The objective in each epoch, each query under the maps of its step.
+        The exact objective, at the start and after each iteration.
+    vote_curve : list of float
+        The mean cost of the votes for held-out queries, likewise.
     n_infeasible : int
-        Queries that were skipped in the last epoch: no set of neighbours is won by their class.
+        Queries without a set of neighbours that their class wins.
+    vote_cost, vote_error : float
+        What is in `vote_curve` for the maps that are kept, and its standard error.
     """
 
+    maps: Any
     objective_curve: list[float]
+    vote_curve: list[float]
     n_infeasible: int
+    vote_cost: float
+    vote_error: float
 
 
 def train(
@@ -141,6 +211,7 @@ def train(
     C: float,
     n_candidates: int,
     max_iter: int,
+    n_tied: int | None,
     lr: float,
     tol: float,
     rng: np.random.Generator,
@@ -149,10 +220,15 @@ def train(
 ) -> Training:
     """Minimise the norm of the maps plus C times the sum of the losses.
 
+    An iteration is some passes over the queries and a search, which gives the objective and the
+    next candidates. If the objective is not lower than before, the iteration is taken back and
+    the learning rate is halved. Held-out queries tell which of all the maps are kept, and end the
+    training when these are not the latest for some iterations.
+
     Parameters
     ----------
     maps : LinearMaps or ModuleMaps
-        Where to start; changed by every step.
+        Where to start.
     problem : Problem
         What is learned from.
     C : float
@@ -160,51 +236,66 @@ def train(
     n_candidates : int
         Database rows that a query is compared with.
     max_iter : int
-        Passes over the queries at most.
+        Iterations at most.
+    n_tied : int or None
+        Iterations after which the two maps, until then one, go apart; None leaves the maps as
+        they are.
     lr : float
         The learning rate at the beginning; it falls to zero along a cosine.
     tol : float
-        Stop when the objective has not fallen by this share of it in some epochs.
+        Stop when the objective has not fallen by this share of it in some iterations.
     rng : Generator
         Shuffles the queries and draws candidates.
     n_jobs : int or None
         Workers of the search for candidates.
     report : callable
-        Called after every epoch with the objective; true asks to stop.
+        Called after every iteration with the objective; true asks to stop.
 
     Returns
     -------
     training : Training
         How it went.
     """
-    n_queries = len(problem.queries)
-    batch_size = int(np.clip(n_queries // _STEPS, _MIN_BATCH, _MAX_BATCH))
-    batches = np.arange(batch_size, n_queries, batch_size)
-    n_steps = max_iter * (len(batches) + 1)
-    training = Training([], 0)
-    lowest, lowest_epoch, step = np.inf, 0, 0
-    for epoch in range(max_iter):
-        if epoch < _FIRST_SEARCHES or epoch % _SEARCH_EVERY == 0:
-            candidates = problem.search(maps, n_candidates, rng, n_jobs)
-        loss, n_feasible = 0.0, 0
-        for numbers in np.split(rng.permutation(n_queries), batches):
-            batch = compare(maps, problem, numbers, candidates[numbers])
-            loss += batch.loss.sum()
-            n_feasible += int(np.count_nonzero(batch.feasible))
-            decayed = lr * (1 + np.cos(np.pi * step / n_steps)) / 2
-            # the objective, divided by C and by the number of queries
-            maps.step(batch.queries, batch.database, batch.pairs, 1 / (C * n_queries), decayed)
-            step += 1
-        objective = maps.penalty() + C * loss
-        if not np.isfinite(objective):
-            raise ValueError(
-                f"the objective is not finite in iteration {epoch + 1}: is X scaled? Try a smaller "
-                "lr."
-            )
+    penalty = 1 / (C * np.count_nonzero(~problem.held_out))
+    search = problem.search(maps, n_candidates, rng, n_jobs)
+    objective = maps.penalty() + C * search.loss
+    cost = search.vote_cost
+    training = Training(
+        maps, [objective], [cost], search.n_infeasible, cost, vote_error=search.vote_error
+    )
+    judged = problem.held_out.any()
+    n_idle = n_worse = 0
+    for iteration in range(max_iter):
+        if iteration == n_tied:
+            maps, n_idle, n_worse = maps.untied(), 0, 0
+        changed = copy.deepcopy(maps)
+        decayed = lr * (1 + np.cos(np.pi * iteration / max_iter)) / 2
+        for numbers in draw_batches(np.flatnonzero(~problem.held_out), rng):
+            batch = compare(changed, problem, numbers, search.candidates[numbers])
+            changed.step(batch.queries, batch.database, batch.pairs, penalty, decayed)
+        found = problem.search(changed, n_candidates, rng, n_jobs)
+        reached = changed.penalty() + C * found.loss
+        n_idle = 0 if reached < (1 - tol) * objective else n_idle + 1
+        if reached < objective:
+            maps, search, objective = changed, found, reached
+        else:
+            lr /= 2
+        if not judged or search.vote_cost < training.vote_cost:
+            training.maps, n_worse = maps, 0
+            training.vote_cost, training.vote_error = search.vote_cost, search.vote_error
+        else:
+            n_worse += 1
         training.objective_curve.append(objective)
-        training.n_infeasible = n_queries - n_feasible
-        if objective < (1 - tol) * lowest:
-            lowest, lowest_epoch = objective, epoch
-        if report(objective=objective) or epoch - lowest_epoch >= _PATIENCE:
+        training.vote_curve.append(search.vote_cost)
+        stuck = max(n_idle, n_worse) >= _PATIENCE and iteration >= (n_tied or 0)
+        if report(objective=objective) or stuck:
             break
     return training
+
+
+def draw_batches(queries: NDArray, rng: np.random.Generator) -> Iterator[NDArray]:
+    """Yield the batches of an iteration: passes over the queries, each in a random order."""
+    size = int(np.clip(len(queries) // _STEPS, _MIN_BATCH, _MAX_BATCH))
+    places = np.arange(size, len(queries), size)
+    for _ in range(max(_PASSES, _MIN_STEPS // (len(places) + 1))):
+        yield from np.split(rng.permutation(queries), places)

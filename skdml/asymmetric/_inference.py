@@ -78,6 +78,28 @@ def infer_sets(table: NDArray, y: NDArray, costs: NDArray) -> NeighborSets:
     )
 
 
+def vote_costs(table: NDArray, y: NDArray, costs: NDArray) -> NDArray:
+    """Return what the votes of the k nearest rows cost each sample, in the mean.
+
+    Parameters
+    ----------
+    table : ndarray of shape (n_samples, n_classes, k)
+        Squared distances to the k nearest rows of each class, ascending.
+    y : ndarray of shape (n_samples,)
+        The classes of the samples.
+    costs : ndarray of shape (n_classes, n_classes)
+        Delta; with costs of 1 the result is the share of wrong votes.
+
+    Returns
+    -------
+    cost : ndarray of shape (n_samples,)
+        The mean over the k votes.
+    """
+    n_samples, _, k = table.shape
+    nearest = np.argsort(table.reshape(n_samples, -1), axis=1, kind="stable")[:, :k]
+    return costs[y[:, None], nearest // k].mean(axis=1)
+
+
 def winning_costs(table: NDArray, winners: NDArray, margin: int) -> tuple[NDArray, NDArray]:
     """Return what the cheapest set costs that a class wins.
 

@@ -83,6 +83,10 @@ class LinearMaps:
         """The map of database rows."""
         return self.weights[-1]
 
+    def untied(self) -> LinearMaps:
+        """Return two maps of their own that start where these are."""
+        return LinearMaps(self.U, self.V, symmetric=False)
+
     def embed_queries(self, X: NDArray) -> NDArray:
         """Return the coordinates of queries."""
         return X @ self.U.T

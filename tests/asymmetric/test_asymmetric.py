@@ -9,22 +9,22 @@ from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.neighbors import BallTree, KNeighborsClassifier
 
 from skdml import AsymmetricMetricClassifier
-from skdml.asymmetric._asymmetric_solver import Problem, compare
+from skdml.asymmetric._asymmetric_solver import Problem, compare, hold_out
 from skdml.asymmetric._maps import LinearMaps, norm_of_w, pair_gradients
 
 
 def make_task(n_rows=120, seed=0):
-    """Rows of three classes, and queries of which the features are in another order."""
+    """Rows of three classes, and queries of a class that look like rows of the next."""
     rng = np.random.default_rng(seed)
     y = np.arange(n_rows) % 3
     X = rng.standard_normal((n_rows, 6)) + 3 * np.eye(3, 6)[y]
-    queries = X[:, ::-1] + 0.1 * rng.standard_normal(X.shape)
+    queries = np.roll(X, 1, axis=1) + 0.1 * rng.standard_normal(X.shape)
     return X, y, queries
 
 
 def fit_task(**params):
     X, y, queries = make_task()
-    model = AsymmetricMetricClassifier(**{"max_iter": 20, "random_state": 0, **params})
+    model = AsymmetricMetricClassifier(**{"max_iter": 4, "random_state": 0, **params})
     return model.fit(X, y, X_query=queries, y_query=y)
 
 
@@ -32,7 +32,7 @@ def make_problem(k=3, same_rows=False):
     X, y, queries = make_task(18)
     X = X - X.mean(axis=0)
     queries = X if same_rows else queries - queries.mean(axis=0)
-    return Problem(queries, y, X, y, same_rows, 1 - np.eye(3), k)
+    return Problem(queries, y, X, y, same_rows, np.zeros(18, dtype=bool), 1 - np.eye(3), k)
 
 
 def mean_loss(maps, problem):
@@ -62,8 +62,10 @@ class TestSolver:
         rng = np.random.default_rng(0)
         maps = LinearMaps(*(0.5 * rng.standard_normal((2, 2, 6))), symmetric=False)
         numbers = np.arange(18)
-        batch = compare(maps, problem, numbers, problem.search(maps, 60, np.random.default_rng(0)))
+        search = problem.search(maps, 60, np.random.default_rng(0))
+        batch = compare(maps, problem, numbers, search.candidates)
         assert batch.loss.mean() == pytest.approx(mean_loss(maps, problem))
+        assert search.loss == pytest.approx(batch.loss.sum())
         by_U, by_V = pair_gradients(maps.U, maps.V, batch.queries, batch.database, batch.pairs)
         for by_map, side in ((by_U, 0), (by_V, 1)):
             for entry in ((0, 0), (1, 4)):
@@ -82,10 +84,9 @@ class TestSolver:
         numbers, penalty = np.arange(18), 0.01
         values = []
         for _ in range(20):
-            batch = compare(
-                maps, problem, numbers, problem.search(maps, 60, np.random.default_rng(0))
-            )
-            values.append(penalty * norm_of_w(maps.U, maps.V) + batch.loss.mean())
+            search = problem.search(maps, 60, np.random.default_rng(0))
+            batch = compare(maps, problem, numbers, search.candidates)
+            values.append(penalty * norm_of_w(maps.U, maps.V) + search.loss / 18)
             maps.step(batch.queries, batch.database, batch.pairs, penalty, 1e-3)
         assert (np.diff(values) < 0).all()
 
@@ -99,12 +100,56 @@ class TestFit:
         assert fit_task(symmetric=True).score(queries, y) < model.score(queries, y) - 0.1
 
     @pytest.mark.parametrize("symmetric", [False, True])
+    @pytest.mark.parametrize("with_queries", [False, True])
+    def test_objective_never_rises(self, with_queries, symmetric):
+        """Also where the steps are far too long at first, and where one map becomes two."""
+        X, y, queries = make_task()
+        model = AsymmetricMetricClassifier(
+            symmetric=symmetric, lr=3.0, max_iter=8, validation_fraction=None, random_state=0
+        )
+        given = {"X_query": queries, "y_query": y} if with_queries else {}
+        curve = model.fit(X, y, **given).objective_curve_
+        assert len(curve) == model.n_iter_ + 1
+        assert (np.diff(curve) <= 0).all()
+        assert (np.diff(curve) == 0).any()
+        assert curve[-1] < curve[0]
+
     @pytest.mark.parametrize("init", ["pca", "identity"])
-    def test_objective_decreases(self, init, symmetric):
-        model = fit_task(init=init, symmetric=symmetric)
-        curve = model.objective_curve_
-        assert len(curve) == model.n_iter_
-        assert curve[-1] < 0.8 * curve[0]
+    def test_objective_is_that_of_the_maps(self, init):
+        """The last value, computed from the definition for all database rows."""
+        X, y, queries = make_task(30)
+        model = AsymmetricMetricClassifier(
+            2, init=init, C=0.5, n_candidates=8, max_iter=2, validation_fraction=None
+        )
+        model.fit(X, y, X_query=queries, y_query=y)
+        unit = np.sqrt(np.mean(np.sum((X - X.mean(axis=0)) ** 2, axis=1)))
+        maps = LinearMaps(unit * model.query_components_, unit * model.database_components_, False)
+        rows = (queries - queries.mean(axis=0)) / unit, (X - X.mean(axis=0)) / unit
+        problem = Problem(rows[0], y, rows[1], y, False, np.zeros(30, dtype=bool), 1 - np.eye(3), 2)
+        expected = maps.penalty() + 0.5 * 30 * mean_loss(maps, problem)
+        assert model.objective_curve_[-1] == pytest.approx(expected)
+
+    def test_two_maps_of_one_kind_of_rows_begin_as_one(self):
+        X, y, _ = make_task()
+        tied = AsymmetricMetricClassifier(max_iter=2, symmetric=True, random_state=0).fit(X, y)
+        model = AsymmetricMetricClassifier(max_iter=2, random_state=0).fit(X, y)
+        assert model.objective_curve_[1] == tied.objective_curve_[1]
+        assert model.objective_curve_[2] < tied.objective_curve_[1]
+
+    def test_white_noise_leaves_the_maps_near_the_start(self):
+        """Training on noise does harm, which held-out queries notice."""
+        rng = np.random.default_rng(0)
+        y = np.arange(240) % 3
+        X = 2 * np.eye(3, 30)[y] + 0.3 * rng.standard_normal((240, 30))
+        queries = X + 1.5 * rng.standard_normal(X.shape)
+        model = AsymmetricMetricClassifier(max_iter=6, lr=0.05, random_state=0)
+        model.fit(X[:120], y[:120], X_query=queries[120:180], y_query=y[120:180])
+        best = model.validation_curve_.argmin()
+        assert best < model.n_iter_
+        kept = model.score(queries[180:], y[180:])
+        model.set_params(validation_fraction=None)
+        model.fit(X[:120], y[:120], X_query=queries[120:180], y_query=y[120:180])
+        assert kept > model.score(queries[180:], y[180:])
 
     def test_symmetric_is_one_map(self):
         model = fit_task(symmetric=True)
@@ -117,7 +162,7 @@ class TestFit:
 
     def test_without_queries_the_rows_are_queries_to_each_other(self):
         X, y = load_iris(return_X_y=True)
-        model = AsymmetricMetricClassifier(random_state=0, max_iter=10).fit(X[::2], y[::2])
+        model = AsymmetricMetricClassifier(random_state=0, max_iter=2).fit(X[::2], y[::2])
         assert model.score(X[1::2], y[1::2]) > 0.9
         assert model.n_infeasible_ == 0
 
@@ -131,7 +176,7 @@ class TestFit:
     def test_unit_and_origin_of_the_features_do_not_matter(self):
         X, y, queries = make_task()
         model = fit_task()
-        moved = AsymmetricMetricClassifier(max_iter=20, random_state=0)
+        moved = AsymmetricMetricClassifier(max_iter=4, random_state=0)
         moved.fit(1000 * X + 7, y, X_query=1000 * queries - 3, y_query=y)
         np.testing.assert_allclose(
             moved.pair_distance(1000 * queries - 3, 1000 * X + 7),
@@ -147,7 +192,7 @@ class TestFit:
     def test_more_regularisation_gives_smaller_maps(self):
         norms = [
             norm_of_w(model.query_components_, model.database_components_)
-            for model in (fit_task(C=1e-3), fit_task(C=1.0))
+            for model in (fit_task(C=C, validation_fraction=None) for C in (1e-3, 1.0))
         ]
         assert norms[0] < 0.8 * norms[1]
 
@@ -172,7 +217,17 @@ class TestFit:
         assert fit_task(n_candidates=20).score(*make_task(seed=1)[:0:-1]) > 0.9
 
     def test_tol_stops(self):
-        assert fit_task(tol=0.9, max_iter=50).n_iter_ < 20
+        assert fit_task(tol=0.9, max_iter=20, symmetric=True).n_iter_ < 10
+
+    def test_held_out_queries(self):
+        """They choose the maps, and are not trained on."""
+        model = fit_task(max_iter=3)
+        assert model.validation_curve_.shape == (4,)
+        assert len(fit_task(validation_fraction=None).validation_curve_) == 5
+        labels = np.array([0] * 10 + [1] * 4 + [2] * 5)
+        held_out = hold_out(labels, 0.2, np.random.default_rng(0))
+        assert np.bincount(labels[held_out], minlength=3).tolist() == [2, 0, 1]
+        assert not hold_out(labels, None, np.random.default_rng(0)).any()
 
     def test_small_classes_are_counted(self):
         X, y, _ = make_task(60)
@@ -264,7 +319,7 @@ class TestErrors:
 
     @pytest.mark.filterwarnings("ignore::RuntimeWarning")
     def test_steps_that_are_far_too_long(self):
-        with pytest.raises(ValueError, match=r"not finite in iteration 1.* smaller lr"):
+        with pytest.raises(ValueError, match=r"coordinates are not finite.* smaller lr"):
             fit_task(lr=1e200)
 
     def test_equal_rows(self):

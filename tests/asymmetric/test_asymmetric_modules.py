@@ -38,7 +38,7 @@ def fit(dropout=0.0, **params):
     params = {
         "query_module": make_module(0, dropout),
         "database_module": make_module(1, dropout),
-        "max_iter": 15,
+        "max_iter": 6,
         "lr": 0.01,
         "random_state": 0,
         **params,

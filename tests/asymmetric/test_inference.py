@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from skdml.asymmetric._inference import infer_sets, winning_costs, winning_members
+from skdml.asymmetric._inference import infer_sets, vote_costs, winning_costs, winning_members
 
 
 def brute_force(table, y, costs):
@@ -109,3 +109,12 @@ def test_a_dearer_class_is_chosen_by_its_cost():
     costs = np.array([[0.0, 1.5, 4.0], [1, 0, 1], [1, 1, 0]])
     assert infer_sets(table, np.array([0]), costs).augmented.tolist() == [[0, 0, 1]]
     assert infer_sets(table, np.array([0]), 1 - np.eye(3)).loss.tolist() == [0.0]
+
+
+def test_vote_costs_equal_a_loop():
+    rng = np.random.default_rng(0)
+    table = np.sort(rng.random((20, 3, 4)), axis=2)
+    y, costs = rng.integers(3, size=20), rng.random((3, 3))
+    for i, cost in enumerate(vote_costs(table, y, costs)):
+        rows = sorted((table[i, r, j], r) for r in range(3) for j in range(4))
+        assert cost == pytest.approx(np.mean([costs[y[i], r] for _, r in rows[:4]]))
