@@ -3,10 +3,12 @@
 Parts: "traffic" sends the weights of a large network around, by all-reduce and in the hybrid
 mode, and reads from the sockets what was sent; "link" does the same in a network of its own whose
 rate is limited; "quality" trains on Omniglot with global and with local mining, hybrid and by
-all-reduce (figures 5.4 and 5.5 of the thesis); "losses" trains the other losses by all-reduce, as
-its tables do. Results are kept as they come (`--fresh` starts anew).
+all-reduce (figures 5.4 and 5.5 of the thesis), with the default loss and with the thesis's;
+"losses" trains the other losses by all-reduce, as its tables do. Results are kept as they come
+(`--fresh` starts anew).
 """
 
+import itertools
 import json
 
 import numpy as np
@@ -32,6 +34,8 @@ SMALL = {"module": "convnet", "augment": "affine", "classes_per_batch": 4, "max_
 SYNCS = ("hybrid", "allreduce")
 # Megabits per second of the one link that all ranks share.
 RATE = 400
+# The default loss, and the thesis's own.
+BASE, THESIS = "multi-similarity", "thesis"
 MODES = {
     "global mining, hybrid": {},
     "local mining, hybrid": {"mining": "local"},
@@ -45,7 +49,6 @@ LOSSES = {
     "n-pair-multi-class": {"loss": "n-pair-multi-class"},
     "facility-location": {"loss": "facility-location"},
     "spectral": {"loss": "spectral"},
-    "multi-similarity": {"loss": "multi-similarity"},
 }
 MACHINES = (4, 16, 64, 256, 1024)
 
@@ -68,10 +71,11 @@ def plan(parts, quick):
         fits += [
             (
                 "quality",
-                f"{name}, {seed}",
-                {**SMALL, "loss": "thesis", "max_epochs": epochs, "random_state": seed, **params},
+                f"{loss}: {name}, {seed}",
+                {**SMALL, "loss": loss, "max_epochs": epochs, "random_state": seed, **params},
                 {},
             )
+            for loss in (BASE, THESIS)
             for seed in seeds
             for name, params in MODES.items()
             if seed == seeds[0] or "gradients" not in name
@@ -154,23 +158,28 @@ def traffic_rows(found):
     return rows
 
 
-def recalls(found, mode):
+def entries_of(found, mode, loss=BASE):
+    """Return the fits of a mode, one for each seed."""
     return [
-        entry["recall"]
+        entry
         for (part, name), entry in found.items()
-        if part == "quality" and name.rpartition(", ")[0] == mode
+        if part == "quality" and name.rpartition(", ")[0] == f"{loss}: {mode}"
     ]
+
+
+def recalls(found, mode, loss=BASE):
+    return [entry["recall"] for entry in entries_of(found, mode, loss)]
 
 
 def quality_rows(found):
     rows = []
-    for mode in MODES:
-        values = recalls(found, mode)
+    for loss, mode in itertools.product((BASE, THESIS), MODES):
+        values = recalls(found, mode, loss)
         if values:
             rows.append(
                 {
                     "part": "quality",
-                    "side": mode,
+                    "side": f"{loss}: {mode}",
                     "recall": float(np.mean(values)),
                     "spread": float(np.std(values, ddof=1)) if len(values) > 1 else None,
                 }
@@ -313,11 +322,7 @@ def curves(found):
     """Return losses and consensus by epoch, mean over seeds."""
     drawn = {}
     for mode in MODES:
-        entries = [
-            entry
-            for (part, name), entry in found.items()
-            if part == "quality" and name.rpartition(", ")[0] == mode
-        ]
+        entries = entries_of(found, mode)
         if entries:
             drawn[mode] = {
                 figure: np.mean([entry[figure] for entry in entries], axis=0).tolist()

@@ -42,9 +42,9 @@ LOSSES = (
     "margin",
     "multi-similarity",
 )
-# The 3 x 3 places of a map of 28 x 28 pixels, 16 columns each; 360 batches.
+# The 3 x 3 places of a map of 28 x 28 pixels, 16 columns each; 240 batches.
 NETWORK = {"module": "convnet", "cloud": "feature-map", "embedding_dim": 144, "augment": "affine"}
-EPOCHS = 6
+EPOCHS = 4
 DATA = {"Omniglot": load_omniglot, "Fashion-MNIST": load_fashion}
 LAYOUTS = {
     "Omniglot": {"classes_per_batch": 16, "samples_per_class": 5},

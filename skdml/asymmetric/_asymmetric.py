@@ -121,7 +121,9 @@ class AsymmetricMetricClassifier(
         The trained modules, where modules were given.
     objective_curve_ : ndarray of shape (`n_iter_` + 1,)
         The objective at the start and after each iteration, exact, of the queries that are
-        trained on. It never rises: what does not lower it is taken back.
+        trained on. It never rises: what does not lower it is taken back. With modules this holds
+        after the first half of `max_iter`, as networks with random weights start with all points in
+        nearly one place.
     validation_curve_ : ndarray of shape (`n_iter_` + 1,)
         The mean cost of the votes for held-out queries, likewise: their share of wrong votes,
         without `cost_matrix`. For all queries if none are held out.
@@ -368,12 +370,12 @@ class AsymmetricMetricClassifier(
         maps.check_outputs(problem.queries[:2], problem.database[:2])
         with seeded(int(rng.integers(2**31))):
             lr = _MODULE_LR if self.lr is None else self.lr
-            training = self._train(maps, problem, lr, rng, progress)
+            training = self._train(maps, problem, lr, rng, progress, n_free=self.max_iter // 2)
         self.query_module_ = training.maps.query_module
         self.database_module_ = training.maps.database_module
         return training
 
-    def _train(self, maps, problem, lr, rng, progress, n_tied=None):
+    def _train(self, maps, problem, lr, rng, progress, n_tied=None, n_free=0):
         return train(
             maps,
             problem,
@@ -381,6 +383,7 @@ class AsymmetricMetricClassifier(
             n_candidates=self.n_candidates,
             max_iter=self.max_iter,
             n_tied=n_tied,
+            n_free=n_free,
             lr=lr,
             tol=self.tol,
             rng=rng,

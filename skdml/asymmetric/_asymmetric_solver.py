@@ -212,6 +212,7 @@ def train(
     n_candidates: int,
     max_iter: int,
     n_tied: int | None,
+    n_free: int,
     lr: float,
     tol: float,
     rng: np.random.Generator,
@@ -222,8 +223,8 @@ def train(
 
     An iteration is some passes over the queries and a search, which gives the objective and the
     next candidates. If the objective is not lower than before, the iteration is taken back and
-    the learning rate is halved. Held-out queries tell which of all the maps are kept, and end the
-    training when these are not the latest for some iterations.
+    the learning rate is halved, but for the first `n_free`. Held-out queries tell which of all the
+    maps are kept, and end the training when these are not the latest for some iterations.
 
     Parameters
     ----------
@@ -240,6 +241,10 @@ def train(
     n_tied : int or None
         Iterations after which the two maps, until then one, go apart; None leaves the maps as
         they are.
+    n_free : int
+        Iterations at the beginning that are never taken back. Networks with random weights have
+        nearly all points in one place, where the loss is as large as one error and any way out of
+        it goes up first.
     lr : float
         The learning rate at the beginning; it falls to zero along a cosine.
     tol : float
@@ -275,8 +280,9 @@ def train(
             changed.step(batch.queries, batch.database, batch.pairs, penalty, decayed)
         found = problem.search(changed, n_candidates, rng, n_jobs)
         reached = changed.penalty() + C * found.loss
-        n_idle = 0 if reached < (1 - tol) * objective else n_idle + 1
-        if reached < objective:
+        free = iteration < n_free
+        n_idle = 0 if free or reached < (1 - tol) * objective else n_idle + 1
+        if free or reached < objective:
             maps, search, objective = changed, found, reached
         else:
             lr /= 2
@@ -287,7 +293,7 @@ def train(
             n_worse += 1
         training.objective_curve.append(objective)
         training.vote_curve.append(search.vote_cost)
-        stuck = max(n_idle, n_worse) >= _PATIENCE and iteration >= (n_tied or 0)
+        stuck = max(n_idle, n_worse) >= _PATIENCE and iteration >= max(n_tied or 0, n_free)
         if report(objective=objective) or stuck:
             break
     return training
