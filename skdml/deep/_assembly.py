@@ -84,7 +84,9 @@ class AssemblyMixin(TransportMixin):
         classes, n_ranks = None, 1
         if ranks is not None:
             source, n_ranks = [seed, ranks.rank], ranks.size
-            classes = classes_of_rank(labels.numpy(), layout[0], ranks.rank, n_ranks, seed)
+            n_classes = int(labels.max()) + 1
+            if n_classes >= n_ranks * layout[0]:  # enough for a batch on every rank
+                classes = partial(classes_of_rank, n_classes, ranks.rank, n_ranks, seed)
         n_batches = count_batches(labels.numpy(), *layout, copies, n_ranks)
         make: Any = ClassBatches
         if self.coreset is not None:

@@ -33,8 +33,9 @@ class ClassBatches:
         Draws.
     transform : callable, default=None
         ``transform(X, y)`` changes a batch, such as `augment_affine`.
-    classes : array of int, default=None
-        The classes to draw from, where they are not all.
+    classes : callable, default=None
+        ``classes(number)`` returns the classes of a pass by its number from 0, where they are not
+        all.
     n_batches : int, default=None
         Batches of a pass, where they are not as many as hold the samples.
     """
@@ -47,7 +48,7 @@ class ClassBatches:
         samples_per_class: int,
         rng: np.random.Generator,
         transform: Callable | None = None,
-        classes: np.ndarray | None = None,
+        classes: Callable[[int], np.ndarray] | None = None,
         n_batches: int | None = None,
     ):
         self.X, self.y = X, y
@@ -55,8 +56,7 @@ class ClassBatches:
         order = np.argsort(labels, kind="stable")
         counts = np.bincount(labels)
         self._rows = np.split(order, np.cumsum(counts)[:-1])
-        if classes is not None:
-            self._rows = [self._rows[label] for label in classes]
+        self._classes = classes
         self._classes_per_batch = min(classes_per_batch, len(self._rows))
         self._samples_per_class = samples_per_class
         self._rng = rng
@@ -64,18 +64,20 @@ class ClassBatches:
         if n_batches is None:
             n_batches = count_batches(labels, classes_per_batch, samples_per_class)
         self._n_batches = n_batches
+        self._passes = 0
 
     def __len__(self) -> int:
         return self._n_batches
 
     @property
     def state(self) -> dict:
-        """What the next pass depends on: the state of the generator."""
-        return dict(self._rng.bit_generator.state)
+        """What the next pass depends on: the state of the generator and the passes before."""
+        return {"generator": dict(self._rng.bit_generator.state), "passes": self._passes}
 
     @state.setter
     def state(self, state: dict) -> None:
-        self._rng.bit_generator.state = state
+        self._rng.bit_generator.state = state["generator"]
+        self._passes = state["passes"]
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         for rows in self.draw():
@@ -86,7 +88,9 @@ class ClassBatches:
     def draw(self) -> Iterator[np.ndarray]:
         """Yield the rows of one batch after the other."""
         queues = [_Shuffled(rows, self._rng) for rows in self._rows]
-        classes = _Shuffled(np.arange(len(queues)), self._rng)
+        numbers = np.arange(len(queues)) if self._classes is None else self._classes(self._passes)
+        classes = _Shuffled(numbers, self._rng)
+        self._passes += 1
         for _ in range(len(self)):
             chosen = classes.take(self._classes_per_batch)
             yield np.concatenate(
@@ -113,14 +117,12 @@ class CoresetBatches(ClassBatches):
     def __init__(self, *args: Any, choose: Callable, every: int, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self._choose, self._every = choose, every
-        self._passes = 0
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         if self._passes % self._every == 0:
             rows = self._choose()
             labels = self.y.numpy()[rows]
             self._rows = [rows[labels == label] for label in np.unique(labels)]
-        self._passes += 1
         return super().__iter__()
 
 
@@ -153,32 +155,30 @@ def count_batches(
     return max(MIN_BATCHES, -(-copies * len(y) // batch))
 
 
-def classes_of_rank(
-    y: np.ndarray, classes_per_batch: int, rank: int, n_ranks: int, seed: int
-) -> np.ndarray | None:
-    """Return the classes that one of several ranks draws its batches from.
+def classes_of_rank(n_classes: int, rank: int, n_ranks: int, seed: int, number: int) -> np.ndarray:
+    """Return the classes that one of several ranks draws its batches of a pass from.
+
+    Every pass deals them out anew. With the same classes all along, a rank would train its replica
+    for them alone, and could keep them apart from those of others by what is particular to it.
 
     Parameters
     ----------
-    y : array of shape (n_samples,)
-        Class numbers from 0.
-    classes_per_batch : int
-        Of a batch of one rank.
+    n_classes : int
+        All classes.
     rank, n_ranks : int
         Which of how many.
     seed : int
         The same on all ranks.
+    number : int
+        Of the pass.
 
     Returns
     -------
-    classes : array of int or None
-        Classes of this rank alone, if there are enough to fill a batch on every rank; None is
-        all.
+    classes : array of int
+        Classes of this rank alone.
     """
-    n_classes = int(y.max()) + 1
-    if n_classes < n_ranks * classes_per_batch:
-        return None
-    return np.sort(np.random.default_rng(seed).permutation(n_classes)[rank::n_ranks])
+    order = np.random.default_rng([seed, number]).permutation(n_classes)
+    return np.sort(order[rank::n_ranks])
 
 
 class _Shuffled:

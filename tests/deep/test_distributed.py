@@ -136,10 +136,11 @@ def test_callbacks_run_on_every_rank_but_one_writes(fitted):
 
 
 def test_ranks_have_their_own_classes_if_there_are_enough():
-    y = np.repeat(np.arange(10), 7)
-    shares = [classes_of_rank(y, 3, rank, 3, seed=4) for rank in range(3)]
-    np.testing.assert_array_equal(np.sort(np.concatenate(shares)), np.arange(10))
-    assert classes_of_rank(y, 4, 0, 3, seed=4) is None
+    for number in range(3):
+        shares = [classes_of_rank(10, rank, 3, seed=4, number=number) for rank in range(3)]
+        np.testing.assert_array_equal(np.sort(np.concatenate(shares)), np.arange(10))
+    first, second = (classes_of_rank(10, 0, 3, seed=4, number=number) for number in range(2))
+    assert set(first) != set(second)
 
 
 def test_the_batches_of_all_ranks_hold_the_samples():
