@@ -349,8 +349,9 @@ def plot(report, figure):
         for position, (mode, values) in enumerate(report.parameters["curves"].items()):
             epochs = range(1, len(values[key]) + 1)
             axes.plot(epochs, values[key], marker="o", color=PALETTE[position], label=mode)
+        axes.set_xticks(range(1, report.parameters["epochs"] + 1))
         axes.set_xlabel("epoch")
         axes.set_title(title)
         axes.spines[["top", "right"]].set_visible(False)
     if report.parameters["curves"]:
-        panels[0].legend(frameon=False, fontsize="small")
+        panels[1].legend(frameon=False, fontsize="small", loc="center")
