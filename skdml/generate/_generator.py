@@ -32,6 +32,7 @@ from ._generator_networks import (
     mlp_critic,
     mlp_generator,
     seed_torch,
+    try_network,
 )
 from ._generator_training import train
 from ._generator_workers import make_crew
@@ -238,16 +239,16 @@ class WassersteinGenerator(DensityMixin, CallbackSupportMixin, BaseEstimator):
         self._seed = int(check_random_state(self.random_state).randint(2**31))
         rows = np.random.default_rng(self._seed).permutation(self._columns.encode(X))
         settings = self._critic_settings()
-        crew = make_crew(
-            np.array_split(rows, self.n_critics), settings, self.n_jobs, find_client(self.client)
-        )
+        shards = np.array_split(rows, self.n_critics)
         with (
             FitProgress(self, total=self.max_iter, X=X, y=y, description="update") as progress,
             torch.random.fork_rng(devices=[]),
             limit_threads(1),
-            crew,
         ):
-            self._train(crew, settings, progress)
+            self.generator_ = self._make_generator(settings)
+            with make_crew(shards, settings, self.n_jobs, find_client(self.client)) as crew:
+                trained = self._train(crew, progress)
+            self._keep(trained, crew, settings)
         self._look_for_collapse(rows)
         return self
 
@@ -280,23 +281,32 @@ class WassersteinGenerator(DensityMixin, CallbackSupportMixin, BaseEstimator):
             )
         return CriticSettings(maker, self._debias, self.batch_size, self.lr, self._seed)
 
-    def _train(self, crew, settings, progress):
+    def _make_generator(self, settings):
+        """Return a new generator, after a try of both kinds of networks."""
         seed_torch(self._seed)
-        self.generator_ = make_network(
+        generator = make_network(
             mlp_generator if self.module is None else self.module,
             "module",
             latent_dim=self.latent_dim,
             n_features=self.n_features_in_,
         )
-        shared = self.coupling == "shared" and self.n_critics > 1
+        try_network(generator, self.latent_dim, "module", self.n_features_in_)
+        if settings.make_network is not None:
+            try_network(settings.make_network(), self.n_features_in_, "critic_module")
+        return generator
+
+    @property
+    def _is_shared(self):
+        return self.coupling == "shared" and self.n_critics > 1
+
+    def _train(self, crew, progress):
         trained = train(
             self.generator_,
             crew,
-            n_features=self.n_features_in_,
             latent_dim=self.latent_dim,
             n_points=self.batch_size,
             n_critic_steps=self.n_critic_steps if self._cost == "learned" else 1,
-            n_potential_steps=self.n_potential_steps if shared else None,
+            n_potential_steps=self.n_potential_steps if self._is_shared else None,
             lr=self.lr,
             max_iter=self.max_iter,
             seed=self._seed,
@@ -304,11 +314,15 @@ class WassersteinGenerator(DensityMixin, CallbackSupportMixin, BaseEstimator):
         )
         if not trained.values:
             raise ValueError(f"{trained.stopped}: try a smaller lr than {self.lr}.")
+        return trained
+
+    def _keep(self, trained, crew, settings):
+        """Set the fitted attributes."""
         if trained.stopped:
             warnings.warn(
                 f"{trained.stopped}; training stopped there. Try a smaller lr than {self.lr}.",
                 ConvergenceWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
         networks = [
             Critic(number, np.empty((0, 0)), settings, checkpoint).network
@@ -321,7 +335,7 @@ class WassersteinGenerator(DensityMixin, CallbackSupportMixin, BaseEstimator):
             values = np.sqrt(np.maximum(values, 0)) * self._columns.unit
         self.wasserstein_curve_ = values
         potentials = [part.potentials for part in trained.parts]
-        self.potentials_ = potentials[0] if shared else np.stack(potentials)
+        self.potentials_ = potentials[0] if self._is_shared else np.stack(potentials)
         self.masses_ = np.mean([part.masses for part in trained.parts], axis=0)
         self.traffic_ = self._measure_traffic(crew)
 
@@ -349,7 +363,7 @@ class WassersteinGenerator(DensityMixin, CallbackSupportMixin, BaseEstimator):
                 f"vary by {spread:.2g} and those of X by {expected:.2g}, scaled. Try a smaller lr "
                 f"than {self.lr}, a batch_size above {self.batch_size}{more}, or another module.",
                 ConvergenceWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
 
     # Use
@@ -366,7 +380,6 @@ class WassersteinGenerator(DensityMixin, CallbackSupportMixin, BaseEstimator):
 
     @validate_params(
         {
-            "self": "no_validation",
             "n_samples": [Interval(Integral, 1, None, closed="left")],
             "random_state": ["random_state"],
         },

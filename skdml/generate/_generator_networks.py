@@ -69,13 +69,35 @@ def make_network(maker: Any, name: str, **sizes: int) -> nn.Module:
     return network
 
 
-def check_output(output: Any, shape: tuple[int, ...], name: str) -> None:
-    """Check the output of a network for a batch."""
+def try_network(network: nn.Module, n_inputs: int, name: str, n_outputs: int | None = None) -> None:
+    """Call a network with two rows, and say what is wrong with it if it fails.
+
+    Parameters
+    ----------
+    network : nn.Module
+        The network; in evaluation mode afterwards.
+    n_inputs : int
+        Columns of its input.
+    name : str
+        The parameter of the estimator that it came from.
+    n_outputs : int or None, default=None
+        Columns of its output; None for any.
+    """
+    if not any(weights.requires_grad for weights in network.parameters()):
+        raise ValueError(f"{name} has no weights to learn.")
+    with torch.no_grad():
+        try:
+            output = network.eval()(torch.zeros(2, n_inputs))
+        except Exception as error:
+            raise ValueError(
+                f"{name} fails on a tensor of shape (2, {n_inputs}): {error}"
+            ) from error
     found = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
-    if found != shape:
+    expected = (2, n_outputs)
+    if found != expected and n_outputs is not None:
         raise ValueError(
-            f"{name} must return a row of {shape[1]} values for each of {shape[0]} latent vectors, "
-            f"a tensor of shape {shape}, got {found}."
+            f"{name} must map a tensor of shape (2, {n_inputs}) to one of shape {expected}, got "
+            f"{found}."
         )
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ._critics import BETAS, Part
-from ._generator_networks import check_output, seed_torch
+from ._generator_networks import seed_torch
 from ._generator_workers import Crew
 from ._potentials import ascend
 
@@ -43,7 +43,6 @@ def train(
     generator: nn.Module,
     crew: Crew,
     *,
-    n_features: int,
     latent_dim: int,
     n_points: int,
     n_critic_steps: int,
@@ -64,8 +63,8 @@ def train(
         Trained in place; at the end it has the running mean of its weights.
     crew : Crew
         The critics.
-    n_features, latent_dim : int
-        Columns of a point and of a latent vector.
+    latent_dim : int
+        Columns of a latent vector.
     n_points : int
         Points of an update.
     n_critic_steps : int
@@ -98,7 +97,6 @@ def train(
         with torch.no_grad():
             points = [generator(z) for z in Z[:-1]]
         output = generator(Z[-1])
-        check_output(output, (n_points, n_features), "module")
         batches = torch.stack([*points, output.detach()]).numpy()
         if not np.isfinite(batches).all():
             trained.stopped = f"the points were not finite in update {update}"

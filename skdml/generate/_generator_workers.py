@@ -208,10 +208,9 @@ class ProcessCrew(Crew):
     def _begin(self, place):
         from joblib.externals.loky.process_executor import ProcessPoolExecutor
 
+        # Not waited for: processes start side by side, and do what they are asked in order.
         self._groups[place] = ProcessPoolExecutor(max_workers=1)
-        with self._lost_if_broken():
-            arguments = self._parts(place), self._settings
-            self._groups[place].submit(_begin_in_process, *arguments).result()
+        self._groups[place].submit(_begin_in_process, self._parts(place), self._settings)
 
     def _send(self, place, method, args):
         with self._lost_if_broken():
@@ -235,16 +234,20 @@ class ProcessCrew(Crew):
             raise Lost("with their process") from error
 
 
-# In the process of a group: the group.
-_here: dict[str, CriticGroup] = {}
+# In the process of a group: the group, or the error that kept it from beginning.
+_here: dict[str, CriticGroup | Exception] = {}
 
 
 def _begin_in_process(critics, settings):
-    _here["group"] = CriticGroup(critics, settings)
+    try:
+        _here["group"] = CriticGroup(critics, settings)
+    except Exception as error:
+        _here["group"] = error
 
 
 def _ask_in_process(method, args):
-    return _here["group"].ask_alone(method, args)
+    group = _here["group"]
+    return group if isinstance(group, Exception) else group.ask_alone(method, args)
 
 
 class DaskCrew(Crew):

@@ -113,9 +113,3 @@ def transport_cost(costs: Any, plan: np.ndarray) -> Any:
     by the envelope theorem a small change of the plan counts for nothing there.
     """
     return (costs * costs.new_tensor(plan)).sum()
-
-
-def solve(costs: Any) -> tuple[Any, np.ndarray]:
-    """Return the optimal cost of a tensor of costs, with its gradient, and the potentials."""
-    plan, potentials = exact_plan(costs.numpy(force=True))
-    return transport_cost(costs, plan), potentials
