@@ -263,6 +263,7 @@ class DaskCrew(Crew):
 
     def __init__(self, client: Any, shards: Sequence[np.ndarray], settings: CriticSettings):
         self._client = client
+        self._futures: dict[int, Any] = {}
         super().__init__(shards, settings, len(self._workers()))
 
     def _workers(self):
@@ -274,19 +275,20 @@ class DaskCrew(Crew):
         from distributed.scheduler import KilledWorker
 
         workers = self._workers()
-        future = self._client.submit(
-            CriticGroup,
-            self._parts(place),
-            self._settings,
-            actor=True,
-            pure=False,
-            workers=[workers[place % len(workers)]],
-            allow_other_workers=True,
-        )
+        there = {"workers": [workers[place % len(workers)]]}
         try:
-            self._groups[place] = future.result()
+            parts = self._client.scatter([self._parts(place)], hash=False, **there)[0]
+            options = {"actor": True, "pure": False, "allow_other_workers": True, **there}
+            future = self._client.submit(CriticGroup, parts, self._settings, **options)
+            with self._client.as_current():  # an actor keeps to the client of its process
+                self._groups[place] = future.result()
+            self._futures[place] = future  # which keeps the actor alive
         except (FutureCancelledError, KilledWorker, OSError) as error:
             raise Lost("with their dask worker") from error
+
+    def _end(self, place):
+        super()._end(place)
+        self._futures.pop(place, None)
 
     def _send(self, place, method, args):
         with self._lost_if_failed():
