@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         constraints,
         datasets,
         deep,
+        generate,
         linear,
         metrics,
         plot,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     )
     from .asymmetric import AsymmetricMetricClassifier
     from .deep import DeepMetricEmbedder
+    from .generate import WassersteinGenerator
     from .linear import DITMLTransformer, GMMLTransformer
     from .ranking import LocalGMMLRanker
 
@@ -36,12 +38,14 @@ _ESTIMATORS = {
     "DeepMetricEmbedder": "deep",
     "GMMLTransformer": "linear",
     "LocalGMMLRanker": "ranking",
+    "WassersteinGenerator": "generate",
 }
 _SUBPACKAGES = (
     "asymmetric",
     "constraints",
     "datasets",
     "deep",
+    "generate",
     "linear",
     "metrics",
     "plot",
@@ -56,11 +60,13 @@ __all__ = [
     "DeepMetricEmbedder",
     "GMMLTransformer",
     "LocalGMMLRanker",
+    "WassersteinGenerator",
     "__version__",
     "asymmetric",
     "constraints",
     "datasets",
     "deep",
+    "generate",
     "linear",
     "metrics",
     "plot",

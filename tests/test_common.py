@@ -17,6 +17,7 @@ from skdml.utils.estimator_checks import (
 QUICK: dict[str, dict] = {
     "AsymmetricMetricClassifier": {"max_iter": 3},
     "DeepMetricEmbedder": {"max_epochs": 1, "embedding_dim": 8},
+    "WassersteinGenerator": {"max_iter": 5, "batch_size": 16},
 }
 
 
