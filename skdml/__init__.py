@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         metrics,
         plot,
         ranking,
+        semisupervised,
         transport,
         utils,
     )
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from .deep import DeepMetricEmbedder
     from .linear import DITMLTransformer, GMMLTransformer
     from .ranking import LocalGMMLRanker
+    from .semisupervised import SSDMLEmbedder
 
 # Where each public estimator lives.
 _ESTIMATORS = {
@@ -36,6 +38,7 @@ _ESTIMATORS = {
     "DeepMetricEmbedder": "deep",
     "GMMLTransformer": "linear",
     "LocalGMMLRanker": "ranking",
+    "SSDMLEmbedder": "semisupervised",
 }
 _SUBPACKAGES = (
     "asymmetric",
@@ -46,6 +49,7 @@ _SUBPACKAGES = (
     "metrics",
     "plot",
     "ranking",
+    "semisupervised",
     "transport",
     "utils",
 )
@@ -56,6 +60,7 @@ __all__ = [
     "DeepMetricEmbedder",
     "GMMLTransformer",
     "LocalGMMLRanker",
+    "SSDMLEmbedder",
     "__version__",
     "asymmetric",
     "constraints",
@@ -65,6 +70,7 @@ __all__ = [
     "metrics",
     "plot",
     "ranking",
+    "semisupervised",
     "transport",
     "utils",
 ]

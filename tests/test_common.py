@@ -17,6 +17,8 @@ from skdml.utils.estimator_checks import (
 QUICK: dict[str, dict] = {
     "AsymmetricMetricClassifier": {"max_iter": 10},
     "DeepMetricEmbedder": {"max_epochs": 1, "embedding_dim": 8},
+    # Some of the checks have ten rows, and a row has less than that many neighbours.
+    "SSDMLEmbedder": {"max_epochs": 1, "n_components": 4, "n_neighbors": 4},
 }
 
 

@@ -17,7 +17,6 @@ from skorch.callbacks import (
     ProgressBar,
     TrainEndCheckpoint,
 )
-from torch import nn
 
 from ._batches import (
     ClassBatches,
@@ -26,7 +25,7 @@ from ._batches import (
     count_batches,
     rotate_classes,
 )
-from ._modules import NAMED, module_arguments
+from ._modules import find_module, module_arguments
 from ._net import LossModule, MetricNet
 from ._parts import PartParamsMixin
 from ._rank_net import RankNet
@@ -95,13 +94,7 @@ class AssemblyMixin(PartParamsMixin):
         )
 
     def _make_net(self, watch, n_batches, seed, ranks=None, **net_params):
-        module = (
-            NAMED.get(self.module, self.module) if isinstance(self.module, str) else self.module
-        )
-        if not (inspect.isclass(module) and issubclass(module, nn.Module)):
-            raise TypeError(
-                f"module must be 'mlp', 'convnet' or a subclass of torch.nn.Module, got {module!r}."
-            )
+        module = find_module(self.module)
         arguments = module_arguments(module, self._sample_shape, self.embedding_dim)
         arguments.update(self._params_of("module__"))
         optimizer = self.optimizer

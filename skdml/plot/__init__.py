@@ -3,8 +3,9 @@
 They need matplotlib.
 """
 
+from ._affinity import AffinityDisplay
 from ._embedding import EmbeddingDisplay
 from ._matrix import MetricMatrixDisplay
 from ._ranking import RankingDisplay
 
-__all__ = ["EmbeddingDisplay", "MetricMatrixDisplay", "RankingDisplay"]
+__all__ = ["AffinityDisplay", "EmbeddingDisplay", "MetricMatrixDisplay", "RankingDisplay"]
