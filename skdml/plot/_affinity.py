@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from sklearn.manifold import TSNE
 from sklearn.neighbors import kneighbors_graph
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_is_fitted
@@ -61,7 +62,7 @@ class AffinityDisplay:
         self.confidence = confidence
 
     @classmethod
-    def from_estimator(cls, estimator, X, y, *, max_samples=1000, ax=None):
+    def from_estimator(cls, estimator, X, y, *, max_samples=1000, projection="pca", ax=None):
         """Draw the training samples of a fitted estimator where it embeds them.
 
         Parameters
@@ -74,6 +75,9 @@ class AffinityDisplay:
             Their labels; -1 for samples without one.
         max_samples : int, default=1000
             Draws at most so many, all labelled ones among them, spread evenly over the rows.
+        projection : {"pca", "tsne"}, default="pca"
+            How positions are found: two leading principal axes, or t-SNE, which takes longer and
+            keeps neighbours together.
         ax : sequence of two matplotlib Axes, default=None
             Where to draw; None makes a figure.
 
@@ -93,20 +97,28 @@ class AffinityDisplay:
             estimator.propagated_labels_[rows],
             estimator.propagated_confidence_[rows],
             n_neighbors=estimator.n_neighbors,
+            projection=projection,
             ax=ax,
         )
 
     @classmethod
     def from_predictions(
-        cls, X_embedded, y, propagated, confidence=None, *, n_neighbors=10, ax=None
+        cls,
+        X_embedded,
+        y,
+        propagated,
+        confidence=None,
+        *,
+        n_neighbors=10,
+        projection="pca",
+        ax=None,
     ):
         """Draw samples with given and with propagated labels.
 
         Parameters
         ----------
         X_embedded : array-like of shape (n_samples, n_features)
-            The samples, drawn along their two leading principal axes and joined to their nearest
-            neighbours.
+            The samples, joined to their nearest neighbours.
         y : array-like of shape (n_samples,)
             Given labels; -1 for samples without one.
         propagated : array-like of shape (n_samples,)
@@ -115,6 +127,8 @@ class AffinityDisplay:
             Between 0 and 1; None is 1.
         n_neighbors : int, default=10
             Neighbours of each sample.
+        projection : {"pca", "tsne"}, default="pca"
+            How positions are found: two leading principal axes, or t-SNE.
         ax : sequence of two matplotlib Axes, default=None
             Where to draw; None makes a figure.
 
@@ -123,13 +137,20 @@ class AffinityDisplay:
         display : AffinityDisplay
             The drawn display.
         """
+        if projection not in ("pca", "tsne"):
+            raise ValueError(f"projection must be 'pca' or 'tsne', got {projection!r}.")
         check_consistent_length(X_embedded, y, propagated, confidence)
         given, propagated = np.asarray(y), np.asarray(propagated)
         confidence = np.ones(len(given)) if confidence is None else np.asarray(confidence)
         n_neighbors = min(n_neighbors, len(given) - 1)
         graph = kneighbors_graph(X_embedded, n_neighbors).tocoo()
         edges = np.column_stack([graph.row, graph.col])
-        return cls(project(X_embedded), edges, given, propagated, confidence).plot(ax=ax)
+        if projection == "tsne":
+            perplexity = min(30.0, (len(given) - 1) / 3)
+            positions = TSNE(perplexity=perplexity, random_state=0).fit_transform(X_embedded)
+        else:
+            positions = project(X_embedded)
+        return cls(positions, edges, given, propagated, confidence).plot(ax=ax)
 
     def plot(self, ax=None):
         """Draw the two panels.

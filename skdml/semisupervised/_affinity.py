@@ -259,36 +259,37 @@ def class_distributions(masses: list[ClassMass], codes: NDArray) -> NDArray:
     Parameters
     ----------
     masses : list of ClassMass
-        Of graphs of the same nodes. They are multiplied; one in which a node is not reached does
-        not count there.
+        Of graphs of the same nodes; the first is best of features that have not seen the labels.
     codes : ndarray of shape (n_nodes,)
         The number of a node's class; -1 where it is not known.
 
     Returns
     -------
     classes : ndarray of shape (n_nodes, n_classes)
-        Rows sum to 1, or are 0 where no label arrived at all. Labelled nodes have their class. The
-        product is raised to the power that makes the held-out labels most likely: labels that flow
-        far reach every node, so that the mass itself is nearly even, and says little of how sure
-        a class is.
+        Rows sum to 1, or are 0 where no label arrived at all. Labelled nodes have their class.
+
+    Notes
+    -----
+    Labels that flow far reach every node, so that the mass is nearly even and says little of how
+    sure a class is. That of the first graph is raised to the power that makes its held-out labels
+    most likely. Other graphs are of features that were trained with the labels, which cannot be
+    held out there: these get the power at which they are as sure as the first, on average. The
+    result is the geometric mean, so that a node on which graphs disagree counts as unsure.
     """
-    product = _multiply([one.mass for one in masses])
-    power = _best_power(_multiply([one.held_out for one in masses]), codes[masses[0].probes])
-    classes = _raise(product, power)
-    labelled = np.flatnonzero(codes >= 0)
+    unlabelled = codes < 0
+    first = masses[0]
+    classes = _raise(first.mass, _best_power(first.held_out, codes[first.probes]))
+    level = _confidence(classes[unlabelled])
+    for other in masses[1:]:
+        gaps = [
+            abs(_confidence(_raise(other.mass, power)[unlabelled]) - level) for power in _POWERS
+        ]
+        matched = _raise(other.mass, _POWERS[int(np.argmin(gaps))])
+        classes = _pool(classes, matched)
+    labelled = np.flatnonzero(~unlabelled)
     classes[labelled] = 0
     classes[labelled, codes[labelled]] = 1
     return classes
-
-
-def _multiply(masses):
-    """Multiply distributions, row by row; rows of zeros count as 1 unless all are."""
-    product = np.ones_like(masses[0])
-    for mass in masses:
-        product *= np.where(mass.any(axis=1, keepdims=True), mass, 1)
-        product = normalize_rows(product)
-    product[~np.any([mass.any(axis=1) for mass in masses], axis=0)] = 0
-    return product
 
 
 def _raise(mass, power):
@@ -308,6 +309,19 @@ def _best_power(held_out, codes):
         for power in _POWERS
     ]
     return _POWERS[int(np.argmax(likelihoods))]
+
+
+def _confidence(classes):
+    """Return the mean share of the largest class."""
+    return classes.max(axis=1).mean() if len(classes) else 1.0
+
+
+def _pool(first, second):
+    """Return the geometric mean of distributions; where one is not known, the other."""
+    pooled = normalize_rows(np.sqrt(first * second))
+    unknown = ~pooled.any(axis=1)
+    pooled[unknown] = normalize_rows(first + second)[unknown]
+    return pooled
 
 
 def normalize_rows(values: NDArray) -> NDArray:
@@ -384,7 +398,5 @@ def describe_graph(graph: Graph, codes: NDArray, classes: NDArray) -> dict[str, 
         "n_edges": int(graph.flow.nnz),
         "n_components": int(connected_components(graph.flow, return_labels=False)),
         "n_unreached": int((~classes.any(axis=1)).sum()),
-        "mean_confidence": float(classes[unlabelled].max(axis=1).mean())
-        if unlabelled.any()
-        else 1.0,
+        "mean_confidence": float(_confidence(classes[unlabelled])),
     }

@@ -123,7 +123,7 @@ def seraph_loss(
     r"""SERAPH: likely labels of labelled pairs, and sure guesses on unlabelled ones.
 
     .. math:: -\langle \log p(y_{ij}) \rangle
-              - \mu \langle \textstyle\sum_y p(y) \log p(y) \rangle,
+              - \mu \langle \sum_y p(y) \log p(y) \rangle,
               \quad p(y) = \frac{1}{1 + e^{y (d^2 - \eta)}}
 
     Parameters

@@ -136,6 +136,10 @@ def test_flow_of_labels_has_a_panel_for_given_and_for_propagated_ones():
     assert [text.get_text() for text in right.get_legend().get_texts()] == ["0", "1"]
     names = np.array(["a", "b", -1], dtype=object)[given]
     assert len(AffinityDisplay.from_predictions(points, names, names).axes_) == 2
+    by_neighbours = AffinityDisplay.from_predictions(points, given, given, projection="tsne")
+    assert by_neighbours.positions.shape == (30, 2)
+    with pytest.raises(ValueError, match="projection must be"):
+        AffinityDisplay.from_predictions(points, given, given, projection="umap")
     with pytest.raises(ValueError, match="inconsistent numbers"):
         AffinityDisplay.from_predictions(points, given[:-1], propagated)
 

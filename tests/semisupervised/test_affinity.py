@@ -145,14 +145,22 @@ def test_distributions_are_sharpened_until_held_out_labels_are_most_likely():
     np.testing.assert_array_equal(result[:60], np.eye(3)[drawn])
 
 
-def test_masses_of_graphs_are_multiplied_where_they_are_known():
-    first = np.array([[0.5, 0.5], [0.8, 0.2], [0, 0], [1, 0], [0, 0]])
-    second = np.array([[0.9, 0.1], [0.2, 0.8], [0.3, 0.7], [0.5, 0.5], [0, 0]])
+def test_graphs_are_as_sure_as_the_first_and_pooled_where_they_are_known():
+    first = np.array([[0.5, 0.5], [0.8, 0.2], [0.9, 0.1], [1, 0], [0, 0]])
+    second = first[[0, 2, 1, 4, 3]] ** 0.25
+    second = second / np.maximum(second.sum(axis=1, keepdims=True), 1e-9)
     codes, none = np.full(5, -1), np.empty(0, dtype=int)
     masses = [ClassMass(mass, none, np.empty((0, 2))) for mass in (first, second)]
-    expected = np.array([[0.9, 0.1], [0.5, 0.5], [0.3, 0.7], [1, 0], [0, 0]]) ** 4
+    alone = class_distributions(masses[:1], codes)
+    expected = first**4
     expected[:4] /= expected[:4].sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(class_distributions(masses, codes), expected)
+    np.testing.assert_allclose(alone, expected)
+    # The second has the same rows in another order: raised to the 16th, it is as sure.
+    pooled = np.sqrt(expected[1] * expected[2])
+    pooled = np.array([[0.5, 0.5], *[pooled / pooled.sum()] * 2, [1, 0], [1, 0]])
+    np.testing.assert_allclose(class_distributions(masses, codes), pooled)
+    against = class_distributions([masses[0], masses[0]._replace(mass=first[:, ::-1])], codes)
+    np.testing.assert_allclose(against[:4], 0.5)
 
 
 def test_nodes_that_no_label_reaches_have_no_class():
