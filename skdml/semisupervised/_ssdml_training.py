@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -153,11 +152,13 @@ def train(
     # The metric has a step of its own: by a closed form, or by descent on the Stiefel manifold.
     by_steps = plan.alternating or not objective.has_gradient_metric
     model.projection.requires_grad_(not by_steps)
+    optimizer = schedule = None
     parameters = [p for p in model.parameters() if p.requires_grad]
-    optimizer = make_optimizer(parameters) if parameters else None
     n_batches = count_batches(samples, codes, plan)
-    n_steps, done = plan.max_epochs * n_batches, 0
-    rates = [group["lr"] for group in optimizer.param_groups] if optimizer else []
+    if parameters:
+        optimizer = make_optimizer(parameters)
+        n_steps = plan.max_epochs * n_batches
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, n_steps)
     result, good = Training(), None
     for epoch in range(1, plan.max_epochs + 1):
         start = time.perf_counter()
@@ -170,27 +171,20 @@ def train(
         if by_steps:
             features = model.embed_features(samples[partition.rows], plan.device)
             model.factor = objective.move_metric(features, model.factor, rng)
-        losses: list[float] = []
+        figures = {}
         if optimizer is not None:
-            model.train()
-            for batch in draw_batches(objective, partition, plan, n_batches, rng):
-                for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                    group["lr"] = rate * (1 + math.cos(math.pi * done / n_steps)) / 2
-                loss = batch_loss(model, samples, partition.rows, objective, batch, plan)
-                if not torch.isfinite(loss):
-                    result.failure = NotFinite(epoch, len(losses) + 1)
-                    break
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                losses.append(loss.item())
-                done += 1
-        if result.failure is not None:
-            if good is not None:
-                model.load_state_dict(good)
-            return result
+            batches = draw_batches(objective, partition, plan, n_batches, rng)
+            some = samples[partition.rows]
+            try:
+                figures["loss"] = train_epoch(
+                    epoch, model, some, objective, batches, plan, optimizer, schedule
+                )
+            except NotFinite as error:
+                result.failure = error
+                if good is not None:
+                    model.load_state_dict(good)
+                break
         good = {name: value.clone() for name, value in model.state_dict().items()}
-        figures = {"loss": float(np.mean(losses))} if losses else {}
         seconds = time.perf_counter() - start
         result.history.append(
             {"epoch": epoch, "partition": len(result.graphs), **figures, "seconds": seconds}
@@ -198,6 +192,24 @@ def train(
         if progress.step(**figures):
             break
     return result
+
+
+def train_epoch(epoch, model, samples, objective, batches, plan, optimizer, schedule):
+    """Go through the batches, and return the mean loss."""
+    model.train()
+    total = 0.0
+    for number, batch in enumerate(batches, start=1):
+        # All samples of a batch go through the network at once.
+        embeddings = model(change(samples[batch.ravel()], plan))
+        loss = objective.loss(batch, *embeddings.chunk(len(batch)))
+        if not torch.isfinite(loss):
+            raise NotFinite(epoch, number)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        total += loss.item()
+    return total / number
 
 
 def pretrain(model, samples, codes, plan, make_optimizer, rng):
@@ -313,12 +325,6 @@ def draw_batches(objective, partition, plan, n_batches, rng):
                 partners = neighbors[nodes, rng.integers(neighbors.shape[1], size=len(nodes))]
             yield np.stack([nodes, partners])
             drawn += 1
-
-
-def batch_loss(model, samples, rows, objective, batch, plan):
-    """Return the loss of a batch, all of whose samples go through the network at once."""
-    embeddings = model(change(samples[rows[batch.ravel()]], plan))
-    return objective.loss(batch, *embeddings.chunk(len(batch)))
 
 
 def change(X: Tensor, plan: Plan) -> Tensor:
