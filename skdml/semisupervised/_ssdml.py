@@ -188,6 +188,7 @@ class SSDMLEmbedder(
         "verbose": ["verbose"],
     }
     _accepts_unlabelled = True
+    _part_prefixes = ("module__", "optimizer__", "loss__")
 
     def __init__(
         self,

@@ -194,9 +194,8 @@ class GraphObjective:
             weights = sparse.csr_array(
                 (edges.data * affinity, (edges.row, edges.col)), weights.shape
             )
-        self.weights = weights / max(
-            abs(weights).mean() * np.prod(weights.shape) / weights.nnz, 1e-12
-        )
+        mean = np.abs(weights.data).mean()
+        self.weights = weights / (mean if mean > 0 else 1.0)
         self.codes = partition.codes
         self.labelled, self.similar, self.dissimilar = labelled_pairs(partition.codes, rng)
 
@@ -218,11 +217,10 @@ class GraphObjective:
     def move_metric(self, features, factor, rng):
         """Return L of the metric in closed form."""
         similar, dissimilar = scatter(features, self.similar), scatter(features, self.dissimilar)
-        graph = self.graph_weight * laplacian_scatter(features, self.weights)
+        graph = laplacian_scatter(features, self.weights)
         if self.method in ("lrml", "isdml"):
-            metric, _ = lrml_metric(
-                graph, similar, dissimilar, self.similar_weight, self.dissimilar_weight
-            )
+            weights = self.similar_weight, self.dissimilar_weight
+            metric, _ = lrml_metric(self.graph_weight * graph, similar, dissimilar, *weights)
         else:
             if self.method == "apllr":
                 prior = likelihood_prior(similar, dissimilar)

@@ -296,8 +296,9 @@ def test_grid_search_in_a_pipeline_scores_labelled_rows():
 def test_parameters_of_parts_survive_cloning():
     model = clone(quick(module__hidden=(7,), optimizer__weight_decay=0.1))
     assert model.get_params()["module__hidden"] == (7,)
-    with pytest.raises(TypeError, match="no parameter 'epochs'"):
-        SSDMLEmbedder(epochs=3).fit([[0.0], [1.0]], [0, 1])
+    for wrong in ({"epochs": 3}, {"callbacks__name": 3}):
+        with pytest.raises(TypeError, match=f"no parameter '{next(iter(wrong))}'"):
+            SSDMLEmbedder(**wrong).fit([[0.0], [1.0]], [0, 1])
 
 
 # Bad input
