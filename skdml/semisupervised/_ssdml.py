@@ -85,7 +85,7 @@ class SSDMLEmbedder(
         Epochs in all.
     initial_graph : {"input", "network"}, default="input"
         The first graph is of the input or of the untrained network. With "input", the input counts
-        later too: classes are the product of what flows along both graphs.
+        later too: classes are the geometric mean of what flows along all graphs.
     instance_weight : float, default=0.5
         The weight of a term which tells each sample, changed at random, from others that may be of
         another class: it keeps what the classes forget. Without `augment`, a sample goes with one
@@ -120,7 +120,7 @@ class SSDMLEmbedder(
     module_ : torch.nn.Module or None
         The trained network.
     propagated_labels_ : ndarray of shape (n_samples,)
-        The class of each training sample by propagation along graphs of the learned features; its
+        The class of each training sample by propagation along the graphs of the trained model; its
         label, where it has one. Samples that no label reaches have -1, if labels are numbers, or
         None.
     propagated_confidence_ : ndarray of shape (n_samples,)

@@ -18,13 +18,15 @@ from ..deep._batches import _Shuffled
 from ..deep._modules import check_embeddings
 from ..deep._net import NotFinite, embed
 from ._affinity import class_distributions, describe_graph, make_graph, propagate_classes
-from ._ssdml_objectives import Partition
+from ._ssdml_objectives import GraphObjective, Partition
 from ._stiefel import orthonormal
 
 # An epoch has at least so many batches: small data sets are gone through several times.
 _MIN_BATCHES = 30
 # Labelled rows that come with each batch, beside those that are in it: one in so many.
 _LABELLED_SHARE = 8
+# A graph of a table with more columns is of the columns as they are.
+_MAX_COLUMNS = 500
 # Logits of pretraining are cosines times this.
 _LOGIT_SCALE = 16.0
 
@@ -163,7 +165,8 @@ def train(
     for epoch in range(1, plan.max_epochs + 1):
         start = time.perf_counter()
         if (epoch - 1) % plan.epochs_per_partition == 0:
-            partition = make_partition(model, samples, next(partitions), codes, plan, epoch == 1)
+            rows = next(partitions)
+            partition = make_partition(model, samples, rows, codes, plan, rng, epoch == 1)
             objective.begin(partition, rng)
             result.graphs.append(
                 describe_graph(partition.graph, partition.codes, partition.classes)
@@ -246,32 +249,54 @@ def draw_partitions(
         yield np.sort(np.concatenate([labelled, chosen]))
 
 
-def make_partition(model, samples, rows, codes, plan, is_first):
+def input_features(
+    samples: Tensor, codes: NDArray, n_neighbors: int, rng: np.random.Generator
+) -> list[tuple[NDArray, bool]]:
+    """Return the features of graphs of the input, and whether they are meant at unit length.
+
+    Images are taken as they are. Columns of a table are of unequal importance: rows are taken as
+    they are, and mapped by the metric of LRML, which a few labels and the first graph give; unless
+    there are too many columns, or no class has two labels.
+    """
+    rows = samples.flatten(1).numpy().astype(float)
+    if samples.ndim > 2:
+        return [(rows, True)]
+    features = [(rows, False)]
+    n_columns = rows.shape[1]
+    if n_columns <= _MAX_COLUMNS and np.bincount(codes[codes >= 0]).max() > 1:
+        graph = make_graph(rows, n_neighbors, unit_length=False)
+        objective = GraphObjective("lrml")
+        objective.begin(Partition(np.arange(len(rows)), codes, graph, np.empty((0, 0))), rng)
+        factor = objective.move_metric(rows, np.empty((n_columns, n_columns)), rng)
+        features.append((rows @ factor, False))
+    return features
+
+
+def make_partition(model, samples, rows, codes, plan, rng, is_first=False):
     """Join rows by a graph and let the labels flow.
 
     The first graph is of the input, or of the network as `initial_graph` says. Later ones are of
-    the network; with initial_graph="input" what flows along the graph of the input counts too.
+    the network; with initial_graph="input" what flows along the graphs of the input counts too.
     """
     some, known = samples[rows], codes[rows]
     n_classes = int(codes.max()) + 1
-
-    def flow(features, unit_length):
-        graph = make_graph(features, plan.n_neighbors, plan.graph, unit_length)
-        return graph, propagate_classes(graph.flow, known, n_classes, plan.damping)
-
-    flows = []
+    graphs = []
     if plan.initial_graph == "input" or model.backbone is None:
-        flows.append(flow(some.flatten(1).numpy(), unit_length=some.ndim > 2))
-    if model.backbone is not None and not (is_first and flows):
-        flows.append(flow(model.embed_features(some, plan.device), unit_length=True))
-    classes = class_distributions([mass for _, mass in flows], known)
-    return Partition(rows, known, flows[-1][0], classes)
+        features = input_features(some, known, plan.n_neighbors, rng)
+        graphs += [make_graph(Z, plan.n_neighbors, plan.graph, unit) for Z, unit in features]
+    newest = 0
+    if model.backbone is not None and not (is_first and graphs):
+        features = model.embed_features(some, plan.device)
+        graphs.append(make_graph(features, plan.n_neighbors, plan.graph))
+        newest = -1
+    masses = [propagate_classes(one.flow, known, n_classes, plan.damping) for one in graphs]
+    return Partition(rows, known, graphs[newest], class_distributions(masses, known))
 
 
 def propagate_all(
     model: MetricModel, samples: Tensor, codes: NDArray, plan: Plan, rng: np.random.Generator
 ) -> NDArray:
-    """Return the class distribution of every row, by graphs of the trained features.
+    """Return the class distribution of every row, by graphs of the trained model.
 
     Each unlabelled row is in one partition.
     """
@@ -280,12 +305,7 @@ def propagate_all(
     partitions = draw_partitions(codes, plan.partition_size, rng)
     for _ in range(max(1, -(-n_unlabelled // plan.partition_size))):
         rows = next(partitions)
-        features = model.embed_features(samples[rows], plan.device)
-        unit_length = model.backbone is not None or samples.ndim > 2
-        graph = make_graph(features, plan.n_neighbors, plan.graph, unit_length)
-        known = codes[rows]
-        mass = propagate_classes(graph.flow, known, classes.shape[1], plan.damping)
-        classes[rows] = class_distributions([mass], known)
+        classes[rows] = make_partition(model, samples, rows, codes, plan, rng).classes
     return classes
 
 
