@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         metrics,
         plot,
         ranking,
+        semisupervised,
         transport,
         utils,
     )
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from .generate import WassersteinGenerator
     from .linear import DITMLTransformer, GMMLTransformer
     from .ranking import LocalGMMLRanker
+    from .semisupervised import SSDMLEmbedder
 
 # Where each public estimator lives.
 _ESTIMATORS = {
@@ -38,6 +40,7 @@ _ESTIMATORS = {
     "DeepMetricEmbedder": "deep",
     "GMMLTransformer": "linear",
     "LocalGMMLRanker": "ranking",
+    "SSDMLEmbedder": "semisupervised",
     "WassersteinGenerator": "generate",
 }
 _SUBPACKAGES = (
@@ -50,6 +53,7 @@ _SUBPACKAGES = (
     "metrics",
     "plot",
     "ranking",
+    "semisupervised",
     "transport",
     "utils",
 )
@@ -60,6 +64,7 @@ __all__ = [
     "DeepMetricEmbedder",
     "GMMLTransformer",
     "LocalGMMLRanker",
+    "SSDMLEmbedder",
     "WassersteinGenerator",
     "__version__",
     "asymmetric",
@@ -71,6 +76,7 @@ __all__ = [
     "metrics",
     "plot",
     "ranking",
+    "semisupervised",
     "transport",
     "utils",
 ]

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 from scipy import sparse
+from sklearn.base import BaseEstimator
 from sklearn.datasets import load_wine
 from sklearn.decomposition import PCA
 from sklearn.exceptions import NotFittedError
@@ -9,6 +10,7 @@ from skdml import GMMLTransformer, LocalGMMLRanker
 from skdml.datasets import make_ranking
 from skdml.metrics import mean_ndcg
 from skdml.plot import (
+    AffinityDisplay,
     EmbeddingDisplay,
     GeneratedSamplesDisplay,
     GeneratorTrainingDisplay,
@@ -155,3 +157,46 @@ def test_training_of_a_generator():
     assert [bar.get_height() for bar in cells.patches] == [2.0, 0.5, 0.5]
     with pytest.raises(NotFittedError):
         GeneratorTrainingDisplay.from_estimator(GMMLTransformer())
+
+
+def test_flow_of_labels_has_a_panel_for_given_and_for_propagated_ones():
+    rng = np.random.default_rng(0)
+    points = rng.standard_normal((30, 4))
+    given = np.where(np.arange(30) < 6, np.arange(30) % 2, -1)
+    propagated = np.where(np.arange(30) < 28, np.arange(30) % 2, -1)
+    display = AffinityDisplay.from_predictions(
+        points, given, propagated, rng.random(30), n_neighbors=3
+    )
+    left, right = display.axes_
+    assert left.get_title() == "6 given labels"
+    assert display.edges.shape == (90, 2)
+    assert [len(c.get_offsets()) for c in left.collections[1:]] == [30, 3, 3]
+    assert [len(c.get_offsets()) for c in right.collections[1:]] == [30, 14, 14]
+    assert [text.get_text() for text in right.get_legend().get_texts()] == ["0", "1"]
+    names = np.array(["a", "b", -1], dtype=object)[given]
+    assert len(AffinityDisplay.from_predictions(points, names, names).axes_) == 2
+    by_neighbours = AffinityDisplay.from_predictions(points, given, given, projection="tsne")
+    assert by_neighbours.positions.shape == (30, 2)
+    with pytest.raises(ValueError, match="projection must be"):
+        AffinityDisplay.from_predictions(points, given, given, projection="umap")
+    with pytest.raises(ValueError, match="inconsistent numbers"):
+        AffinityDisplay.from_predictions(points, given[:-1], propagated)
+
+
+def test_flow_of_an_estimator_draws_all_labels_and_some_others():
+    class Model(BaseEstimator):
+        n_neighbors = 4
+
+        def fit(self, X, y):
+            self.propagated_labels_ = np.arange(100) % 2
+            self.propagated_confidence_ = np.ones(100)
+            return self
+
+        def transform(self, X):
+            return X
+
+    X = np.random.default_rng(0).standard_normal((100, 3))
+    y = np.where(np.arange(100) % 10 == 0, np.arange(100) % 2, -1)
+    display = AffinityDisplay.from_estimator(Model().fit(X, y), X, y, max_samples=40)
+    assert len(display.positions) == 40
+    assert (display.given != -1).sum() == 10
