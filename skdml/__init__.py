@@ -17,17 +17,21 @@ if TYPE_CHECKING:
         constraints,
         datasets,
         deep,
+        generate,
         linear,
         metrics,
         plot,
         ranking,
+        semisupervised,
         transport,
         utils,
     )
     from .asymmetric import AsymmetricMetricClassifier
     from .deep import DeepMetricEmbedder
+    from .generate import WassersteinGenerator
     from .linear import DITMLTransformer, GMMLTransformer
     from .ranking import LocalGMMLRanker
+    from .semisupervised import SSDMLEmbedder
 
 # Where each public estimator lives.
 _ESTIMATORS = {
@@ -36,16 +40,20 @@ _ESTIMATORS = {
     "DeepMetricEmbedder": "deep",
     "GMMLTransformer": "linear",
     "LocalGMMLRanker": "ranking",
+    "SSDMLEmbedder": "semisupervised",
+    "WassersteinGenerator": "generate",
 }
 _SUBPACKAGES = (
     "asymmetric",
     "constraints",
     "datasets",
     "deep",
+    "generate",
     "linear",
     "metrics",
     "plot",
     "ranking",
+    "semisupervised",
     "transport",
     "utils",
 )
@@ -56,15 +64,19 @@ __all__ = [
     "DeepMetricEmbedder",
     "GMMLTransformer",
     "LocalGMMLRanker",
+    "SSDMLEmbedder",
+    "WassersteinGenerator",
     "__version__",
     "asymmetric",
     "constraints",
     "datasets",
     "deep",
+    "generate",
     "linear",
     "metrics",
     "plot",
     "ranking",
+    "semisupervised",
     "transport",
     "utils",
 ]

@@ -17,6 +17,9 @@ from skdml.utils.estimator_checks import (
 QUICK: dict[str, dict] = {
     "AsymmetricMetricClassifier": {"max_iter": 3},
     "DeepMetricEmbedder": {"max_epochs": 1, "embedding_dim": 8},
+    "WassersteinGenerator": {"max_iter": 5, "batch_size": 16},
+    # Some of the checks have ten rows, and a row has less than that many neighbours.
+    "SSDMLEmbedder": {"max_epochs": 1, "n_components": 4, "n_neighbors": 4},
 }
 
 

@@ -19,7 +19,6 @@ from skorch.callbacks import (
     ProgressBar,
     TrainEndCheckpoint,
 )
-from torch import nn
 
 from ._batches import (
     ClassBatches,
@@ -30,7 +29,7 @@ from ._batches import (
     rotate_classes,
 )
 from ._input import check_coreset
-from ._modules import NAMED, module_arguments
+from ._modules import NAMED, find_module, module_arguments
 from ._net import LossModule, MetricNet
 from ._rank_net import RankNet
 from ._transport import TransportMixin
@@ -108,13 +107,7 @@ class AssemblyMixin(TransportMixin):
         )
 
     def _make_net(self, watch, n_batches, seed, ranks=None, **net_params):
-        module = (
-            NAMED.get(self.module, self.module) if isinstance(self.module, str) else self.module
-        )
-        if not (inspect.isclass(module) and issubclass(module, nn.Module)):
-            raise TypeError(
-                f"module must be 'mlp', 'convnet' or a subclass of torch.nn.Module, got {module!r}."
-            )
+        module = find_module(self.module)
         arguments = module_arguments(module, self._sample_shape, self.embedding_dim)
         if self._uses_map():
             arguments["head"] = "points"

@@ -7,20 +7,19 @@ from numbers import Integral, Real
 
 import numpy as np
 import torch
-from scipy import sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from ..metrics import recall_at_k
 from ..utils._fit import FitProgress, fit_method
-from ..utils._pairs import check_index_pairs
-from ..utils._sklearn import CallbackSupportMixin, Interval, StrOptions, validate_data
+from ..utils._sklearn import CallbackSupportMixin, Interval, StrOptions
 from ._assembly import OPTIMIZERS
-from ._input import check_changes, encode_labels, flat_shape
+from ._input import check_changes, encode_labels
 from ._modules import NAMED
 from ._net import embed
 from ._ranks import world_size
+from ._samples import SamplesMixin
 from ._training import TrainingMixin
 from ._transport import FEATURE_MAP
 
@@ -30,6 +29,7 @@ _N_SCALE = 1000
 
 class DeepMetricEmbedder(
     TrainingMixin,
+    SamplesMixin,
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
     CallbackSupportMixin,
@@ -294,37 +294,6 @@ class DeepMetricEmbedder(
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
-    # Input
-
-    def _check_samples(self, X, reset):
-        """Return the samples as rows, and the shape of one of them."""
-        if isinstance(X, torch.Tensor):
-            X = X.numpy(force=True)
-        elif not (hasattr(X, "columns") or sparse.issparse(X)):  # a dataframe has names
-            X = np.asarray(X)
-        sample_shape = None
-        if X.ndim == 4:
-            sample_shape = tuple(X.shape[1:])
-            X = X.reshape(len(X), -1)
-        X = validate_data(
-            self,
-            X,
-            dtype=[np.float64, np.float32],
-            reset=reset,
-            ensure_min_samples=2 if reset else 1,
-        )
-        if sample_shape is None:
-            sample_shape = flat_shape(X.shape[1], self.input_shape, self.module)
-        if not reset and sample_shape != self._sample_shape:
-            raise ValueError(
-                f"X has samples of shape {sample_shape}, but {type(self).__name__} was fitted "
-                f"with {self._sample_shape}."
-            )
-        return X, sample_shape
-
-    def _to_tensor(self, X):
-        return torch.from_numpy(np.array(X, dtype=np.float32)).reshape(-1, *self._sample_shape)
-
     # Fit
 
     @fit_method
@@ -416,19 +385,7 @@ class DeepMetricEmbedder(
         distances : ndarray of shape (n_pairs,)
             Between 0 and 2.
         """
-        check_is_fitted(self)
-        pairs = np.asarray(pairs)
-        if X is None:
-            if pairs.ndim < 3 or pairs.shape[1] != 2:
-                raise ValueError(
-                    f"pairs must have shape (n_pairs, 2, {self.n_features_in_}), got "
-                    f"{pairs.shape}. For index pairs, pass the samples as X."
-                )
-            left, right = self.transform(pairs[:, 0]), self.transform(pairs[:, 1])
-        else:
-            embeddings = self.transform(X)
-            pairs = check_index_pairs(pairs, len(embeddings))
-            left, right = embeddings[pairs[:, 0]], embeddings[pairs[:, 1]]
+        left, right = self._embed_pairs(pairs, X)
         if self.metric_ == "euclidean":
             return np.linalg.norm(left - right, axis=1)
         return self.metric_.pair_distance(left, right)

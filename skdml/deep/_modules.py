@@ -145,6 +145,28 @@ class ConvNet(nn.Module):
 NAMED = {"mlp": MLP, "convnet": ConvNet}
 
 
+def find_module(module: Any) -> Any:
+    """Return the class of a module that is given by its name, or as a class.
+
+    Parameters
+    ----------
+    module : str or class
+        A name in `NAMED`, or a subclass of ``nn.Module``.
+
+    Returns
+    -------
+    module : class
+        The subclass.
+    """
+    if isinstance(module, str):
+        module = NAMED.get(module, module)
+    if not (inspect.isclass(module) and issubclass(module, nn.Module)):
+        raise TypeError(
+            f"module must be 'mlp', 'convnet' or a subclass of torch.nn.Module, got {module!r}."
+        )
+    return module
+
+
 def module_arguments(module: Any, sample_shape: tuple[int, ...], embedding_dim: int) -> dict:
     """Return what the constructor of a module wants to know of the data.
 

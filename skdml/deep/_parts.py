@@ -6,11 +6,11 @@ from typing import Any
 
 from sklearn.base import BaseEstimator
 
-PREFIXES = ("module__", "optimizer__", "loss__", "callbacks__")
-
 
 class PartParamsMixin(BaseEstimator):
     """For estimators that take the parameters of their parts as ``part__name``."""
+
+    _part_prefixes: tuple[str, ...] = ("module__", "optimizer__", "loss__", "callbacks__")
 
     def _part_params(self) -> dict[str, Any]:
         """Return what was given beyond the named parameters."""
@@ -23,10 +23,10 @@ class PartParamsMixin(BaseEstimator):
 
     def _check_part_params(self):
         for name in self._part_params():
-            if not name.startswith(PREFIXES):
+            if not name.startswith(self._part_prefixes):
                 raise TypeError(
                     f"{type(self).__name__} has no parameter {name!r}. Parameters of its parts "
-                    f"begin with {', '.join(PREFIXES)}."
+                    f"begin with {', '.join(self._part_prefixes)}."
                 )
 
     def get_params(self, deep=True):

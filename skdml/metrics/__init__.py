@@ -1,6 +1,13 @@
-"""Measures of embeddings (retrieval, clustering) and of rankings by query."""
+"""Measures of embeddings (retrieval, clustering), of rankings by query and of generated rows."""
 
 from ._clustering import cluster_f1, cluster_nmi
+from ._generation import (
+    SampleQuality,
+    frechet_distance,
+    nearest_row_ratio,
+    sample_quality,
+    wasserstein_distance,
+)
 from ._ranking import (
     average_precision_by_query,
     mean_average_precision,
@@ -12,16 +19,21 @@ from ._ranking import (
 from ._retrieval import map_at_r, precision_at_k, r_precision, recall_at_k
 
 __all__ = [
+    "SampleQuality",
     "average_precision_by_query",
     "cluster_f1",
     "cluster_nmi",
+    "frechet_distance",
     "map_at_r",
     "mean_average_precision",
     "mean_ndcg",
     "mrr",
     "ndcg_by_query",
+    "nearest_row_ratio",
     "precision_at_k",
     "r_precision",
     "recall_at_k",
     "reciprocal_rank_by_query",
+    "sample_quality",
+    "wasserstein_distance",
 ]

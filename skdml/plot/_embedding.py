@@ -100,7 +100,7 @@ class EmbeddingDisplay:
         """
         check_consistent_length(X, X_embedded, y)
         y = None if y is None else np.asarray(y)
-        return cls(_project(X), _project(X_embedded), y, titles).plot(ax=ax)
+        return cls(project(X), project(X_embedded), y, titles).plot(ax=ax)
 
     def plot(self, ax=None):
         """Draw the two panels.
@@ -140,7 +140,7 @@ class EmbeddingDisplay:
         return self
 
 
-def _project(X):
+def project(X):
     """Return the rows along their two leading principal axes (one: a column of zeros is added)."""
     if sparse.issparse(X):
         return TruncatedSVD(2, random_state=0).fit_transform(X)

@@ -1,13 +1,22 @@
 import numpy as np
 import pytest
 from scipy import sparse
+from sklearn.base import BaseEstimator
 from sklearn.datasets import load_wine
+from sklearn.decomposition import PCA
 from sklearn.exceptions import NotFittedError
 
 from skdml import GMMLTransformer, LocalGMMLRanker
 from skdml.datasets import make_ranking
 from skdml.metrics import mean_ndcg
-from skdml.plot import EmbeddingDisplay, MetricMatrixDisplay, RankingDisplay
+from skdml.plot import (
+    AffinityDisplay,
+    EmbeddingDisplay,
+    GeneratedSamplesDisplay,
+    GeneratorTrainingDisplay,
+    MetricMatrixDisplay,
+    RankingDisplay,
+)
 
 matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("Agg")
@@ -112,3 +121,82 @@ def test_ranking_of_an_estimator_is_that_of_its_scores():
 def test_ranking_without_a_relevant_document_is_an_error():
     with pytest.raises(ValueError, match="y: no query has a relevant document"):
         RankingDisplay.from_predictions([0, 0], [1, 2], other=[2, 1])
+
+
+def test_generated_rows_have_the_axes_of_the_real_ones():
+    rng = np.random.default_rng(0)
+    real, generated = rng.standard_normal((2, 40, 5))
+    display = GeneratedSamplesDisplay.from_samples(real, generated)
+    left, right = display.axes_
+    assert [axes.get_title() for axes in display.axes_] == ["real", "generated"]
+    assert left.get_xlim() == right.get_xlim()
+    assert left.get_ylim() == right.get_ylim()
+    points = PCA(2).fit(real).transform(generated)
+    np.testing.assert_allclose(right.collections[0].get_offsets(), points)
+    flat = GeneratedSamplesDisplay.from_samples(real[:, :1], generated[:, :1])
+    np.testing.assert_array_equal(flat.axes_[0].collections[0].get_offsets()[:, 1], 0)
+
+
+def test_generated_images_are_drawn_as_a_sheet():
+    rows = np.arange(2 * 9 * 6).reshape(2, 9, 6)
+    display = GeneratedSamplesDisplay.from_samples(*rows, image_shape=(2, 3))
+    sheet = display.axes_[1].images[0].get_array()
+    assert sheet.shape == (6, 9)
+    np.testing.assert_array_equal(sheet[2:4, 3:6], rows[1, 4].reshape(2, 3))
+    with pytest.raises(ValueError, match=r"image_shape=\(2, 2\) has 4 values, but rows have 6"):
+        GeneratedSamplesDisplay.from_samples(*rows, image_shape=(2, 2))
+    with pytest.raises(ValueError, match="generated must have the 6 features"):
+        GeneratedSamplesDisplay.from_samples(rows[0], rows[1][:, :5])
+
+
+def test_training_of_a_generator():
+    display = GeneratorTrainingDisplay(np.linspace(3, 1, 100), np.array([0.5, 2.0, 0.5])).plot()
+    curve, cells = display.axes_
+    np.testing.assert_allclose(curve.lines[0].get_ydata(), np.linspace(3, 1, 100))
+    assert curve.lines[1].get_ydata()[-1] == pytest.approx(np.linspace(3, 1, 100)[-5:].mean())
+    assert [bar.get_height() for bar in cells.patches] == [2.0, 0.5, 0.5]
+    with pytest.raises(NotFittedError):
+        GeneratorTrainingDisplay.from_estimator(GMMLTransformer())
+
+
+def test_flow_of_labels_has_a_panel_for_given_and_for_propagated_ones():
+    rng = np.random.default_rng(0)
+    points = rng.standard_normal((30, 4))
+    given = np.where(np.arange(30) < 6, np.arange(30) % 2, -1)
+    propagated = np.where(np.arange(30) < 28, np.arange(30) % 2, -1)
+    display = AffinityDisplay.from_predictions(
+        points, given, propagated, rng.random(30), n_neighbors=3
+    )
+    left, right = display.axes_
+    assert left.get_title() == "6 given labels"
+    assert display.edges.shape == (90, 2)
+    assert [len(c.get_offsets()) for c in left.collections[1:]] == [30, 3, 3]
+    assert [len(c.get_offsets()) for c in right.collections[1:]] == [30, 14, 14]
+    assert [text.get_text() for text in right.get_legend().get_texts()] == ["0", "1"]
+    names = np.array(["a", "b", -1], dtype=object)[given]
+    assert len(AffinityDisplay.from_predictions(points, names, names).axes_) == 2
+    by_neighbours = AffinityDisplay.from_predictions(points, given, given, projection="tsne")
+    assert by_neighbours.positions.shape == (30, 2)
+    with pytest.raises(ValueError, match="projection must be"):
+        AffinityDisplay.from_predictions(points, given, given, projection="umap")
+    with pytest.raises(ValueError, match="inconsistent numbers"):
+        AffinityDisplay.from_predictions(points, given[:-1], propagated)
+
+
+def test_flow_of_an_estimator_draws_all_labels_and_some_others():
+    class Model(BaseEstimator):
+        n_neighbors = 4
+
+        def fit(self, X, y):
+            self.propagated_labels_ = np.arange(100) % 2
+            self.propagated_confidence_ = np.ones(100)
+            return self
+
+        def transform(self, X):
+            return X
+
+    X = np.random.default_rng(0).standard_normal((100, 3))
+    y = np.where(np.arange(100) % 10 == 0, np.arange(100) % 2, -1)
+    display = AffinityDisplay.from_estimator(Model().fit(X, y), X, y, max_samples=40)
+    assert len(display.positions) == 40
+    assert (display.given != -1).sum() == 10

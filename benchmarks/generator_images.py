@@ -1,0 +1,90 @@
+"""Networks for images of 28 x 28, and the Frechet distance in the features of a classifier."""
+
+import numpy as np
+import torch
+from torch import nn
+
+from skdml.metrics import frechet_distance
+
+LATENT = 64
+LR = 5e-4
+N_JUDGED = 5000
+
+
+def image_generator():
+    """Return a small generator of images, by transposed convolutions; values in [-1, 1]."""
+    return nn.Sequential(
+        nn.Linear(LATENT, 128 * 49),
+        nn.BatchNorm1d(128 * 49),
+        nn.ReLU(),
+        nn.Unflatten(1, (128, 7, 7)),
+        nn.ConvTranspose2d(128, 64, 4, 2, 1),
+        nn.BatchNorm2d(64),
+        nn.ReLU(),
+        nn.ConvTranspose2d(64, 1, 4, 2, 1),
+        nn.Tanh(),
+        nn.Flatten(),
+    )
+
+
+def image_critic(n_outputs=64):
+    """Return a small critic of images, by convolutions."""
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 28, 28)),
+        nn.Conv2d(1, 32, 4, 2, 1),
+        nn.LeakyReLU(0.2),
+        nn.Conv2d(32, 64, 4, 2, 1),
+        nn.LeakyReLU(0.2),
+        nn.Flatten(),
+        nn.Linear(3136, n_outputs),
+    )
+
+
+class Judge:
+    """A classifier of images, whose features tell how far generated images are from real ones.
+
+    Parameters
+    ----------
+    X, y : arrays
+        Training images in [0, 1], as rows, and their classes.
+    real : array
+        Other images, which the generated ones are compared with.
+    steps : int
+        Batches that the classifier is trained on.
+    """
+
+    def __init__(self, X, y, real, steps=900):
+        torch.manual_seed(0)
+        self.features = nn.Sequential(
+            nn.Unflatten(1, (1, 28, 28)),
+            nn.Conv2d(1, 16, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(16, 32, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(1568, 64),
+            nn.ReLU(),
+        )
+        head = nn.Linear(64, 10)
+        images, labels = torch.as_tensor(X, dtype=torch.float32), torch.as_tensor(y)
+        optimizer = torch.optim.Adam([*self.features.parameters(), *head.parameters()], lr=1e-3)
+        for _ in range(steps):
+            chosen = torch.randint(len(images), (128,))
+            output = head(self.features(2 * images[chosen] - 1))
+            loss = nn.functional.cross_entropy(output, labels[chosen])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        self.real = self.describe(real[:N_JUDGED])
+
+    def describe(self, images):
+        """Return the features of images in [0, 1]."""
+        with torch.no_grad():
+            blocks = torch.as_tensor(np.asarray(images), dtype=torch.float32).split(1000)
+            return torch.cat([self.features(2 * block - 1) for block in blocks]).numpy()
+
+    def distance(self, images):
+        """Return the Frechet distance of images to the real ones."""
+        return frechet_distance(self.describe(images), self.real)

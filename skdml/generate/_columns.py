@@ -1,0 +1,89 @@
+"""Columns of a table: on one scale for the networks, and back as they were."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+# With scaling="auto", columns share a scale unless the widest is so much wider than the median.
+_SAME_UNIT = 10.0
+
+
+@dataclass
+class Columns:
+    """What is known of the columns of the training rows.
+
+    Attributes
+    ----------
+    center, scale : ndarray of shape (n_features,)
+        A column is scaled as (x - center) / scale; the scale of a constant column is 1.
+    lower, upper : ndarray of shape (n_features,)
+        Bounds, infinite where a column has none.
+    is_integer : ndarray of shape (n_features,)
+        Columns of whole numbers.
+    unit : float
+        The scale if all columns share it, 1 otherwise.
+    """
+
+    center: np.ndarray
+    scale: np.ndarray
+    lower: np.ndarray
+    upper: np.ndarray
+    is_integer: np.ndarray
+    unit: float
+
+    def encode(self, X: np.ndarray) -> np.ndarray:
+        """Return scaled rows, as float32."""
+        return ((X - self.center) / self.scale).astype(np.float32)
+
+    def decode(self, Z: np.ndarray) -> np.ndarray:
+        """Return scaled rows in the units of the training rows, and of the same kind."""
+        X = Z.astype(np.float64) * self.scale + self.center
+        X = np.where(self.is_integer, np.round(X), X)
+        return np.clip(X, self.lower, self.upper)
+
+
+def learn_columns(X: np.ndarray, scaling: str = "auto") -> Columns:
+    """Learn scales and kinds of columns.
+
+    An end of a column's range that two rows share is a bound: it would be a strange accident
+    otherwise. Zero is a bound for columns that never cross it, and a constant column has two.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n_samples, n_features)
+        The training rows.
+    scaling : {"auto", "common", "columns"}, default="auto"
+        One scale for all columns, which takes all values to [-1, 1]; or mean 0 and variance 1 for
+        each. "auto" takes the first if no column is ten times as wide as the median column.
+
+    Returns
+    -------
+    columns : Columns
+        What was learned.
+    """
+    X = X.astype(np.float64)
+    low, high = X.min(axis=0), X.max(axis=0)
+    width = high - low
+    varies = width > 0
+    if scaling == "auto":
+        same_unit = not varies.any() or width.max() <= _SAME_UNIT * np.median(width[varies])
+        scaling = "common" if same_unit else "columns"
+    if scaling == "common" and varies.any():
+        lowest, highest = low[varies].min(), high[varies].max()
+        unit = float(highest - lowest) / 2
+        center, scale = np.full(len(low), (lowest + highest) / 2), np.full(len(low), unit)
+    else:
+        unit = 1.0
+        center, scale = X.mean(axis=0), X.std(axis=0)
+    lower = np.where((low == X).sum(axis=0) > 1, low, np.where(low >= 0, 0.0, -np.inf))
+    upper = np.where((high == X).sum(axis=0) > 1, high, np.where(high <= 0, 0.0, np.inf))
+    return Columns(
+        np.where(varies, center, low),
+        np.where(varies, scale, 1.0),
+        np.where(varies, lower, low),
+        np.where(varies, upper, high),
+        (np.round(X) == X).all(axis=0),
+        unit,
+    )

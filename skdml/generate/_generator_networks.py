@@ -1,0 +1,131 @@
+"""Networks: generators, critics, and the bound on a critic's slope."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations, parametrize
+
+_FEATURES = 64
+_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d)
+
+
+def width_for(n_features: int) -> int:
+    """Return the width of the hidden layers of the default networks."""
+    return min(512, max(64, 4 * n_features))
+
+
+def mlp_generator(latent_dim: int, n_features: int) -> nn.Module:
+    """Return the default generator: two hidden layers."""
+    width = width_for(n_features)
+    return nn.Sequential(
+        nn.Linear(latent_dim, width),
+        nn.ReLU(),
+        nn.Linear(width, width),
+        nn.ReLU(),
+        nn.Linear(width, n_features),
+    )
+
+
+def mlp_critic(n_features: int) -> nn.Module:
+    """Return the default critic: two hidden layers, then the features that are compared."""
+    width = width_for(n_features)
+    return nn.Sequential(
+        nn.Linear(n_features, width),
+        nn.LeakyReLU(0.2),
+        nn.Linear(width, width),
+        nn.LeakyReLU(0.2),
+        nn.Linear(width, _FEATURES),
+    )
+
+
+def make_network(maker: Any, name: str, **sizes: int) -> nn.Module:
+    """Call the maker of a network with those of the sizes that it has parameters for.
+
+    Parameters
+    ----------
+    maker : callable
+        A subclass of ``nn.Module``, or a function that returns a module.
+    name : str
+        The parameter of the estimator that it came from, named in errors.
+    **sizes : int
+        What a maker may want to know.
+
+    Returns
+    -------
+    network : nn.Module
+        A new one.
+    """
+    accepted = inspect.signature(maker).parameters
+    network = maker(**{size: value for size, value in sizes.items() if size in accepted})
+    if not isinstance(network, nn.Module):
+        raise TypeError(
+            f"{name} must be a subclass of torch.nn.Module, or a function that returns a module, "
+            f"but it returned {type(network).__name__}."
+        )
+    return network
+
+
+def try_network(network: nn.Module, n_inputs: int, name: str, n_outputs: int | None = None) -> None:
+    """Call a network with two rows, and say what is wrong with it if it fails.
+
+    Parameters
+    ----------
+    network : nn.Module
+        The network; in evaluation mode afterwards.
+    n_inputs : int
+        Columns of its input.
+    name : str
+        The parameter of the estimator that it came from.
+    n_outputs : int or None, default=None
+        Columns of its output; None for any.
+    """
+    if not any(weights.requires_grad for weights in network.parameters()):
+        raise ValueError(f"{name} has no weights to learn.")
+    with torch.no_grad():
+        try:
+            output = network.eval()(torch.zeros(2, n_inputs))
+        except Exception as error:
+            raise ValueError(
+                f"{name} fails on a tensor of shape (2, {n_inputs}): {error}"
+            ) from error
+    found = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
+    expected = (2, n_outputs)
+    if found != expected and n_outputs is not None:
+        raise ValueError(
+            f"{name} must map a tensor of shape (2, {n_inputs}) to one of shape {expected}, got "
+            f"{found}."
+        )
+
+
+def bound_slopes(network: nn.Module) -> nn.Module:
+    """Bound the slope of a critic, by spectral norms of its linear and convolution layers.
+
+    Without a bound a critic makes all distances larger, and learns nothing else. Layers that have
+    a parametrization already are left as they are.
+    """
+    for layer in network.modules():
+        if isinstance(layer, _LAYERS) and not parametrize.is_parametrized(layer):
+            parametrizations.spectral_norm(layer)
+    return network
+
+
+def fix_weights(network: nn.Module) -> nn.Module:
+    """Replace parametrizations by the weights that they give, so that the network can be stored."""
+    for layer in network.modules():
+        if parametrize.is_parametrized(layer):
+            for name in list(layer.parametrizations):  # type: ignore[arg-type]
+                parametrize.remove_parametrizations(layer, name)
+    return network.eval()
+
+
+def seed_torch(seed: int) -> None:
+    """Seed torch's generator of this process.
+
+    ``torch.manual_seed`` would also note the call for a GPU that is not there yet, with the stack
+    of the caller: milliseconds for each of thousands of calls.
+    """
+    torch.default_generator.manual_seed(seed)

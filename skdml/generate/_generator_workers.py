@@ -1,0 +1,329 @@
+"""Where critics live: in this process, in processes of their own, or on dask workers.
+
+Every crew does the same: it asks all critics the same question and returns their answers in order.
+Critics keep their rows, networks and costs; questions and answers have points, potentials, masses
+and gradients. joblib's loky starts the processes, dask's actors are the critics of a cluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+import joblib
+import numpy as np
+
+from .._parallel import limit_threads
+from ._critics import Critic, CriticSettings
+
+# How often critics may be lost in one fit.
+_MAX_RESTARTS = 20
+_WORKER_SECONDS = 60
+
+
+class Lost(Exception):
+    """The process of some critics is gone."""
+
+
+class CriticGroup:
+    """Critics that share a process.
+
+    Parameters
+    ----------
+    critics : sequence of (number, rows, checkpoint)
+        What each starts from.
+    settings : CriticSettings
+        What all critics share.
+    """
+
+    def __init__(self, critics: Sequence[tuple[int, np.ndarray, Any]], settings: CriticSettings):
+        # Rows from the wire may be read-only.
+        self.critics = [
+            Critic(number, np.array(rows), settings, checkpoint)
+            for number, rows, checkpoint in critics
+        ]
+
+    def ask(self, method: str, args: Sequence[Any]) -> Any:
+        """Return the answers of the critics, or the error of one of them."""
+        try:
+            return [getattr(critic, method)(*args) for critic in self.critics]
+        except Exception as error:
+            return error
+
+    def ask_alone(self, method: str, args: Sequence[Any]) -> Any:
+        """Do the same on one thread, which other work of the process need not keep to."""
+        with limit_threads(1):
+            return self.ask(method, args)
+
+
+class Crew:
+    """All critics of a fit, as groups; in this class they live in this process.
+
+    Subclasses say where a group lives: `_begin`, `_send`, `_receive` and `_end`.
+
+    Parameters
+    ----------
+    shards : sequence of ndarray
+        The rows of each critic.
+    settings : CriticSettings
+        What all critics share.
+    n_groups : int, default=1
+        Over how many groups the critics are spread.
+
+    Attributes
+    ----------
+    n_restarts : int
+        How often a group was lost.
+    traffic : Counter
+        Bytes of numbers to and from one critic, by method.
+    """
+
+    def __init__(self, shards: Sequence[np.ndarray], settings: CriticSettings, n_groups: int = 1):
+        self._shards, self._settings = shards, settings
+        self._numbers = [
+            list(range(first, len(shards), n_groups)) for first in range(min(n_groups, len(shards)))
+        ]
+        self._checkpoints: list[Any] = [None] * len(shards)
+        self._asked: list[tuple[str, Sequence[Any]]] = []
+        self._groups: list[Any] = [None] * len(self._numbers)
+        self.n_restarts = 0
+        self.traffic: Counter[str] = Counter()
+
+    def __enter__(self):
+        try:
+            for place in range(len(self._groups)):
+                self._begin(place)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *exc_info):
+        for place in range(len(self._groups)):
+            self._end(place)
+
+    def ask(self, method: str, *args: Any) -> list[Any]:
+        """Ask every critic, and return the answers in order.
+
+        Parameters
+        ----------
+        method : str
+            The method of `Critic` to call.
+        *args
+            Its arguments.
+
+        Returns
+        -------
+        answers : list
+            One for each critic.
+        """
+        if method not in ("masses", "finish"):  # what these go on from has to be asked again
+            self._asked = []
+        self._asked.append((method, args))
+        sent = [self._try(self._send, place, method, args) for place in range(len(self._groups))]
+        answers = [None] * len(self._shards)
+        for place, ticket in enumerate(sent):
+            found = self._try(self._receive, place, ticket)
+            while isinstance(found, Lost):
+                found = self._restart(place, found)
+            if isinstance(found, Exception):
+                raise found
+            for number, answer in zip(self._numbers[place], found, strict=True):
+                answers[number] = answer
+        self.traffic[method] += _nbytes(args) + _nbytes(answers[0])
+        return answers
+
+    def keep_checkpoints(self) -> None:
+        """Fetch the state of every critic, to go on from when one is lost."""
+        self._checkpoints = self.ask("checkpoint")
+
+    @property
+    def checkpoints(self) -> list[bytes | None]:
+        """The last state of every critic."""
+        return self._checkpoints
+
+    def _parts(self, place):
+        return [
+            (number, self._shards[number], self._checkpoints[number])
+            for number in self._numbers[place]
+        ]
+
+    def _restart(self, place, lost):
+        """Start a group again from its checkpoints, and ask it all of this update once more."""
+        self.n_restarts += 1
+        names = ", ".join(map(str, self._numbers[place]))
+        if self.n_restarts > _MAX_RESTARTS:
+            raise RuntimeError(
+                f"critics {names} were lost, {lost}; {_MAX_RESTARTS} times is enough."
+            )
+        warnings.warn(
+            f"critics {names} were lost, {lost}; they start again from their last checkpoint.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        self._end(place)
+        found = self._try(self._begin, place)
+        for method, args in self._asked:
+            if isinstance(found, Exception):
+                return found
+            ticket = self._try(self._send, place, method, args)
+            found = self._try(self._receive, place, ticket)
+        return found
+
+    @staticmethod
+    def _try(call, place, *args):
+        if args and isinstance(args[0], Lost):
+            return args[0]
+        try:
+            return call(place, *args)
+        except Lost as lost:
+            return lost
+
+    # Where a group lives
+
+    def _begin(self, place):
+        """Start a group."""
+        self._groups[place] = CriticGroup(self._parts(place), self._settings)
+
+    def _send(self, place, method, args):
+        """Send a question, and return a ticket for the answer."""
+        return method, args
+
+    def _receive(self, place, ticket):
+        """Return the answer to a question."""
+        return self._groups[place].ask(*ticket)
+
+    def _end(self, place):
+        """End a group; also one that never began."""
+        self._groups[place] = None
+
+
+class ProcessCrew(Crew):
+    """Critics in processes of this machine: a pool of one process for each group."""
+
+    def _begin(self, place):
+        from joblib.externals.loky.process_executor import ProcessPoolExecutor
+
+        # Not waited for: processes start side by side, and do what they are asked in order.
+        self._groups[place] = ProcessPoolExecutor(max_workers=1)
+        self._groups[place].submit(_begin_in_process, self._parts(place), self._settings)
+
+    def _send(self, place, method, args):
+        with self._lost_if_broken():
+            return self._groups[place].submit(_ask_in_process, method, args)
+
+    def _receive(self, place, ticket):
+        with self._lost_if_broken():
+            return ticket.result()
+
+    def _end(self, place):
+        if self._groups[place] is not None:
+            self._groups[place].shutdown(wait=True, kill_workers=True)
+            self._groups[place] = None
+
+    @staticmethod
+    @contextlib.contextmanager
+    def _lost_if_broken():
+        try:
+            yield
+        except BrokenProcessPool as error:
+            raise Lost("with their process") from error
+
+
+# In the process of a group: the group, or the error that kept it from beginning.
+_here: dict[str, CriticGroup | Exception] = {}
+
+
+def _begin_in_process(critics, settings):
+    try:
+        _here["group"] = CriticGroup(critics, settings)
+    except Exception as error:
+        _here["group"] = error
+
+
+def _ask_in_process(method, args):
+    group = _here["group"]
+    return group if isinstance(group, Exception) else group.ask_alone(method, args)
+
+
+class DaskCrew(Crew):
+    """Critics on the workers of a dask cluster, as actors.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        The cluster.
+    shards, settings : sequence of ndarray, CriticSettings
+        As in `Crew`.
+    """
+
+    def __init__(self, client: Any, shards: Sequence[np.ndarray], settings: CriticSettings):
+        self._client = client
+        self._futures: dict[int, Any] = {}
+        super().__init__(shards, settings, len(self._workers()))
+
+    def _workers(self):
+        self._client.wait_for_workers(1, timeout=_WORKER_SECONDS)
+        return sorted(self._client.scheduler_info(n_workers=-1)["workers"])
+
+    def _begin(self, place):
+        from distributed.client import FutureCancelledError
+        from distributed.scheduler import KilledWorker
+
+        workers = self._workers()
+        there = {"workers": [workers[place % len(workers)]]}
+        try:
+            parts = self._client.scatter([self._parts(place)], hash=False, **there)[0]
+            options = {"actor": True, "pure": False, "allow_other_workers": True, **there}
+            future = self._client.submit(CriticGroup, parts, self._settings, **options)
+            with self._client.as_current():  # an actor keeps to the client of its process
+                self._groups[place] = future.result()
+            self._futures[place] = future  # which keeps the actor alive
+        except (FutureCancelledError, KilledWorker, OSError) as error:
+            raise Lost("with their dask worker") from error
+
+    def _end(self, place):
+        super()._end(place)
+        self._futures.pop(place, None)
+
+    def _send(self, place, method, args):
+        with self._lost_if_failed():
+            return self._groups[place].ask_alone(method, args)
+
+    def _receive(self, place, ticket):
+        with self._lost_if_failed():
+            return ticket.result()
+
+    @staticmethod
+    @contextlib.contextmanager
+    def _lost_if_failed():
+        # Errors of critics are returned, not raised: any other is that of the cluster.
+        try:
+            yield
+        except Exception as error:
+            raise Lost(f"with their dask worker ({error})") from error
+
+
+def _nbytes(value):
+    """Return the bytes of the numbers in arguments or answers."""
+    if isinstance(value, tuple):
+        return sum(map(_nbytes, value))
+    if isinstance(value, bytes):
+        return len(value)
+    return 0 if value is None else np.asarray(value).nbytes
+
+
+def make_crew(
+    shards: Sequence[np.ndarray], settings: CriticSettings, n_jobs: int | None, client: Any
+) -> Crew:
+    """Return the crew for a fit: of a cluster, of several processes, or of this process."""
+    if client is not None:
+        return DaskCrew(client, shards, settings)
+    n_processes = min(joblib.effective_n_jobs(n_jobs), len(shards))
+    if n_processes > 1:
+        return ProcessCrew(shards, settings, n_processes)
+    return Crew(shards, settings)

@@ -1,0 +1,115 @@
+"""Optimal transport of real rows to generated points by potentials, as plain functions.
+
+A cost matrix has a row for each real row and a column for each generated point; all rows weigh the
+same, and so do all points. A potential is a number for each point. Real rows go to the point with
+the smallest cost less potential: these rows are the point's cell. At the best potentials all cells
+weigh the same, and the dual value is the transport cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .._optional import optional_import
+
+# The first step of the ascent moves an empty cell by this share of the spread of the potentials.
+_FIRST_STEP = 0.1
+
+
+def exact_plan(costs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the cheapest transport plan and the best potentials, by POT's network simplex.
+
+    Parameters
+    ----------
+    costs : ndarray of shape (n_rows, n_points)
+        The costs.
+
+    Returns
+    -------
+    plan : ndarray of shape (n_rows, n_points)
+        The mass that goes from each row to each point.
+    potentials : ndarray of shape (n_points,)
+        Of the points, with mean 0.
+    """
+    ot = optional_import("ot", "skdml.generate")
+    n_rows, n_points = costs.shape
+    plan, log = ot.emd(
+        np.full(n_rows, 1 / n_rows),
+        np.full(n_points, 1 / n_points),
+        np.ascontiguousarray(costs, dtype=np.float64),
+        log=True,
+        check_marginals=False,
+    )
+    return plan, log["v"] - log["v"].mean()
+
+
+def assign_cells(costs: np.ndarray, potentials: np.ndarray) -> np.ndarray:
+    """Return the point to whose cell each row belongs."""
+    return np.argmin(costs - potentials, axis=1)
+
+
+def cell_masses(costs: np.ndarray, potentials: np.ndarray) -> np.ndarray:
+    """Return the mass of each cell, 1 where it has its share of the rows."""
+    n_rows, n_points = costs.shape
+    counts = np.bincount(assign_cells(costs, potentials), minlength=n_points)
+    return counts * (n_points / n_rows)
+
+
+def cell_plan(costs: np.ndarray, potentials: np.ndarray) -> np.ndarray:
+    """Return the plan that sends each row to the point of its cell."""
+    plan = np.zeros(costs.shape)
+    plan[np.arange(len(costs)), assign_cells(costs, potentials)] = 1 / len(costs)
+    return plan
+
+
+def dual_value(costs: np.ndarray, potentials: np.ndarray) -> float:
+    """Return the dual value, which no potentials bring above the transport cost."""
+    return float(potentials.mean() + (costs - potentials).min(axis=1).mean())
+
+
+def ascend(
+    masses: Callable[[np.ndarray], np.ndarray], starts: np.ndarray, n_steps: int
+) -> np.ndarray:
+    """Improve potentials by steps along the gradient of the dual value.
+
+    That gradient is the weight of a point less the mass of its cell. The ascent starts from the
+    mean of the workers' own best potentials, which is near where all rows together lead.
+
+    Parameters
+    ----------
+    masses : callable
+        Takes potentials and returns the mass of each cell, in units of the weight of its point.
+    starts : ndarray of shape (n_workers, n_points)
+        The best potentials for the rows of each worker.
+    n_steps : int
+        How many steps; each calls `masses` once.
+
+    Returns
+    -------
+    potentials : ndarray of shape (n_points,)
+        After the last step.
+    """
+    potentials = starts.mean(axis=0)
+    first_step = _FIRST_STEP * starts.std()
+    for number in range(1, n_steps + 1):
+        potentials = potentials + first_step / np.sqrt(number) * (1 - masses(potentials))
+    return potentials
+
+
+def costs_between(A: Any, B: Any, p: int) -> Any:
+    """Return Euclidean distances (p = 1) or their squares (p = 2) of rows of two tensors."""
+    from ..transport._sinkhorn import cost_matrices
+
+    return cost_matrices(A[None], B[None], p)[0]
+
+
+def transport_cost(costs: Any, plan: np.ndarray) -> Any:
+    """Return what a plan costs, a scalar tensor.
+
+    Its gradient holds the plan fixed. At the best plan that is the gradient of the optimal cost:
+    by the envelope theorem a small change of the plan counts for nothing there.
+    """
+    return (costs * costs.new_tensor(plan)).sum()

@@ -1,0 +1,202 @@
+"""Labels that flowed along a graph, beside those that were given."""
+
+from __future__ import annotations
+
+import numpy as np
+from sklearn.manifold import TSNE
+from sklearn.neighbors import kneighbors_graph
+from sklearn.utils import check_consistent_length
+from sklearn.utils.validation import check_is_fitted
+
+from .._optional import optional_import
+from ._embedding import project
+from ._style import check_axes, class_styles
+
+_PALE = "0.8"
+
+
+class AffinityDisplay:
+    """Given labels and propagated labels, on the graph of nearest neighbours.
+
+    Use `from_estimator` or `from_predictions` to make one.
+
+    Parameters
+    ----------
+    positions : ndarray of shape (n_samples, 2)
+        Where the samples are drawn.
+    edges : ndarray of shape (n_edges, 2)
+        Pairs of samples that are joined.
+    given : ndarray of shape (n_samples,)
+        Labels; -1 for samples without one.
+    propagated : ndarray of shape (n_samples,)
+        Labels of all samples; -1 or None for samples that no label reached.
+    confidence : ndarray of shape (n_samples,)
+        How sure these are, between 0 and 1: samples are drawn as strongly.
+
+    Attributes
+    ----------
+    axes_ : ndarray of two matplotlib Axes
+        The panels: given, and propagated.
+    figure_ : matplotlib Figure
+        The figure around them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.datasets import load_iris
+    >>> from skdml import SSDMLEmbedder
+    >>> from skdml.plot import AffinityDisplay
+    >>> X, y = load_iris(return_X_y=True)
+    >>> partly = np.where(np.arange(len(y)) % 15 == 0, y, -1)
+    >>> model = SSDMLEmbedder(max_epochs=1, n_components=4, random_state=0).fit(X, partly)
+    >>> display = AffinityDisplay.from_estimator(model, X, partly)
+    >>> len(display.axes_)
+    2
+    """
+
+    def __init__(self, positions, edges, given, propagated, confidence):
+        self.positions = positions
+        self.edges = edges
+        self.given = given
+        self.propagated = propagated
+        self.confidence = confidence
+
+    @classmethod
+    def from_estimator(cls, estimator, X, y, *, max_samples=1000, projection="pca", ax=None):
+        """Draw the training samples of a fitted estimator where it embeds them.
+
+        Parameters
+        ----------
+        estimator : SSDMLEmbedder
+            Fitted on X and y.
+        X : array-like of shape (n_samples, ...)
+            The training samples.
+        y : array-like of shape (n_samples,)
+            Their labels; -1 for samples without one.
+        max_samples : int, default=1000
+            Draws at most so many, all labelled ones among them, spread evenly over the rows.
+        projection : {"pca", "tsne"}, default="pca"
+            How positions are found: two leading principal axes, or t-SNE, which takes longer and
+            keeps neighbours together.
+        ax : sequence of two matplotlib Axes, default=None
+            Where to draw; None makes a figure.
+
+        Returns
+        -------
+        display : AffinityDisplay
+            The drawn display.
+        """
+        check_is_fitted(estimator)
+        y = np.asarray(y)
+        check_consistent_length(X, y, estimator.propagated_labels_)
+        rows = _choose(y != -1, max_samples)
+        embedding = estimator.transform(np.asarray(X)[rows])
+        return cls.from_predictions(
+            embedding,
+            y[rows],
+            estimator.propagated_labels_[rows],
+            estimator.propagated_confidence_[rows],
+            n_neighbors=estimator.n_neighbors,
+            projection=projection,
+            ax=ax,
+        )
+
+    @classmethod
+    def from_predictions(
+        cls,
+        X_embedded,
+        y,
+        propagated,
+        confidence=None,
+        *,
+        n_neighbors=10,
+        projection="pca",
+        ax=None,
+    ):
+        """Draw samples with given and with propagated labels.
+
+        Parameters
+        ----------
+        X_embedded : array-like of shape (n_samples, n_features)
+            The samples, joined to their nearest neighbours.
+        y : array-like of shape (n_samples,)
+            Given labels; -1 for samples without one.
+        propagated : array-like of shape (n_samples,)
+            Propagated labels, such as ``LabelSpreading.transduction_``.
+        confidence : array-like of shape (n_samples,), default=None
+            Between 0 and 1; None is 1.
+        n_neighbors : int, default=10
+            Neighbours of each sample.
+        projection : {"pca", "tsne"}, default="pca"
+            How positions are found: two leading principal axes, or t-SNE.
+        ax : sequence of two matplotlib Axes, default=None
+            Where to draw; None makes a figure.
+
+        Returns
+        -------
+        display : AffinityDisplay
+            The drawn display.
+        """
+        if projection not in ("pca", "tsne"):
+            raise ValueError(f"projection must be 'pca' or 'tsne', got {projection!r}.")
+        check_consistent_length(X_embedded, y, propagated, confidence)
+        given, propagated = np.asarray(y), np.asarray(propagated)
+        confidence = np.ones(len(given)) if confidence is None else np.asarray(confidence)
+        n_neighbors = min(n_neighbors, len(given) - 1)
+        graph = kneighbors_graph(X_embedded, n_neighbors).tocoo()
+        edges = np.column_stack([graph.row, graph.col])
+        if projection == "tsne":
+            perplexity = min(30.0, (len(given) - 1) / 3)
+            positions = TSNE(perplexity=perplexity, random_state=0).fit_transform(X_embedded)
+        else:
+            positions = project(X_embedded)
+        return cls(positions, edges, given, propagated, confidence).plot(ax=ax)
+
+    def plot(self, ax=None):
+        """Draw the two panels.
+
+        Parameters
+        ----------
+        ax : sequence of two matplotlib Axes, default=None
+            Where to draw; None makes a figure.
+
+        Returns
+        -------
+        display : AffinityDisplay
+            Itself.
+        """
+        collections = optional_import("matplotlib.collections", type(self).__name__)
+        self.figure_, self.axes_ = check_axes(ax, 2, type(self).__name__, figsize=(7.4, 3.6))
+        known = self.given != -1
+        classes = np.unique(self.given[known].tolist())
+        titles = f"{known.sum()} given labels", "labels that flowed from them"
+        for axes, title in zip(self.axes_, titles, strict=True):
+            lines = collections.LineCollection(
+                self.positions[self.edges], colors="0.9", linewidths=0.4, zorder=0
+            )
+            axes.add_collection(lines)
+            axes.scatter(*self.positions.T, s=5, c=_PALE, linewidths=0)
+            axes.set(title=title, xticks=[], yticks=[])
+        handles = []
+        for label, (color, marker) in zip(classes, class_styles(), strict=False):
+            style = {"c": color, "marker": marker, "linewidths": 0}
+            first = known & (self.given == label)
+            handles.append(
+                self.axes_[0].scatter(*self.positions[first].T, s=28, label=str(label), **style)
+            )
+            second = np.array(self.propagated == label, dtype=bool)
+            alpha = np.clip(self.confidence[second], 0.15, 1)
+            self.axes_[1].scatter(*self.positions[second].T, s=12, alpha=alpha, **style)
+        if len(classes) <= 12:
+            self.axes_[1].legend(
+                handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False
+            )
+        return self
+
+
+def _choose(labelled, max_samples):
+    """Return rows to draw: the labelled ones, and others spread evenly."""
+    first, others = np.flatnonzero(labelled), np.flatnonzero(~labelled)
+    n_others = min(len(others), max(max_samples - len(first), 0))
+    places = np.linspace(0, max(len(others) - 1, 0), n_others).astype(int)
+    return np.sort(np.concatenate([first[:max_samples], others[places]]))

@@ -1,0 +1,242 @@
+"""Generated rows beside real ones, and how the generator came to them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from sklearn.decomposition import PCA
+from sklearn.utils import check_array
+from sklearn.utils.validation import check_is_fitted
+
+from ._style import COLORS, check_axes
+
+
+class GeneratedSamplesDisplay:
+    """Generated rows beside real ones, drawn in two dimensions, or as images.
+
+    Use `from_estimator` or `from_samples` to make one.
+
+    Parameters
+    ----------
+    real, generated : ndarray of shape (n_samples, n_features)
+        The rows.
+    image_shape : tuple (height, width), default=None
+        The shape of a row that is an image; None draws rows as points, along the two leading
+        principal axes of the real ones.
+
+    Attributes
+    ----------
+    axes_ : ndarray of two matplotlib Axes
+        Real rows, generated rows.
+    figure_ : matplotlib Figure
+        The figure around them.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skdml import WassersteinGenerator
+    >>> from skdml.plot import GeneratedSamplesDisplay
+    >>> X, _ = load_iris(return_X_y=True)
+    >>> model = WassersteinGenerator(max_iter=50, random_state=0).fit(X)
+    >>> display = GeneratedSamplesDisplay.from_estimator(model, X, random_state=0)
+    >>> [axes.get_title() for axes in display.axes_]
+    ['real', 'generated']
+    """
+
+    def __init__(self, real, generated, image_shape=None):
+        self.real = real
+        self.generated = generated
+        self.image_shape = image_shape
+
+    @classmethod
+    def from_estimator(cls, estimator, X, *, image_shape=None, random_state=None, ax=None):
+        """Draw rows and as many samples of a fitted generator.
+
+        Parameters
+        ----------
+        estimator : estimator
+            Fitted, with `sample`.
+        X : array-like of shape (n_samples, n_features)
+            Real rows.
+        image_shape : tuple (height, width), default=None
+            The shape of a row that is an image.
+        random_state : int, RandomState instance or None, default=None
+            Seeds the samples.
+        ax : sequence of two matplotlib Axes, default=None
+            Where to draw; None makes a figure.
+
+        Returns
+        -------
+        display : GeneratedSamplesDisplay
+            The drawn display.
+        """
+        check_is_fitted(estimator)
+        X = check_array(X, input_name="X")
+        samples = estimator.sample(len(X), random_state=random_state)
+        return cls.from_samples(X, samples, image_shape=image_shape, ax=ax)
+
+    @classmethod
+    def from_samples(cls, real, generated, *, image_shape=None, ax=None):
+        """Draw real and generated rows.
+
+        Parameters
+        ----------
+        real : array-like of shape (n_real, n_features)
+            Real rows.
+        generated : array-like of shape (n_generated, n_features)
+            Generated rows.
+        image_shape : tuple (height, width), default=None
+            The shape of a row that is an image.
+        ax : sequence of two matplotlib Axes, default=None
+            Where to draw; None makes a figure.
+
+        Returns
+        -------
+        display : GeneratedSamplesDisplay
+            The drawn display.
+        """
+        real, generated = check_array(real), check_array(generated)
+        if real.shape[1] != generated.shape[1]:
+            raise ValueError(
+                f"generated must have the {real.shape[1]} features of real, got "
+                f"{generated.shape[1]}."
+            )
+        if image_shape is not None and math.prod(image_shape) != real.shape[1]:
+            raise ValueError(
+                f"image_shape={tuple(image_shape)} has {math.prod(image_shape)} values, but rows "
+                f"have {real.shape[1]}."
+            )
+        return cls(real, generated, image_shape).plot(ax=ax)
+
+    def plot(self, ax=None):
+        """Draw the two panels.
+
+        Parameters
+        ----------
+        ax : sequence of two matplotlib Axes, default=None
+            Where to draw; None makes a figure.
+
+        Returns
+        -------
+        display : GeneratedSamplesDisplay
+            Itself.
+        """
+        self.figure_, self.axes_ = check_axes(ax, 2, type(self).__name__, figsize=(7.4, 3.7))
+        draw = self._plot_points if self.image_shape is None else self._plot_images
+        draw()
+        for axes, title in zip(self.axes_, ("real", "generated"), strict=True):
+            axes.set(title=title, xticks=[], yticks=[])
+        return self
+
+    def _plot_points(self):
+        sides = [self.real, self.generated]
+        if self.real.shape[1] == 1:
+            sides = [np.column_stack([rows, np.zeros(len(rows))]) for rows in sides]
+        elif self.real.shape[1] > 2:
+            axes = PCA(2).fit(self.real)
+            sides = [axes.transform(rows) for rows in sides]
+        for axes, points, color in zip(self.axes_, sides, COLORS, strict=False):
+            axes.scatter(*points.T, s=10, c=color, alpha=0.6, linewidths=0)
+        ends = np.concatenate(sides)
+        low, high = ends.min(axis=0), ends.max(axis=0)
+        margin = 0.05 * (high - low) + 1e-9
+        for axes in self.axes_:
+            axes.set_xlim(low[0] - margin[0], high[0] + margin[0])
+            axes.set_ylim(low[1] - margin[1], high[1] + margin[1])
+
+    def _plot_images(self):
+        height, width = self.image_shape
+        side = min(8, math.isqrt(len(self.real)), math.isqrt(len(self.generated)))
+        for axes, rows in zip(self.axes_, (self.real, self.generated), strict=True):
+            grid = rows[: side * side].reshape(side, side, height, width)
+            sheet = grid.transpose(0, 2, 1, 3).reshape(side * height, side * width)
+            axes.imshow(sheet, cmap="gray_r", vmin=self.real.min(), vmax=self.real.max())
+
+
+class GeneratorTrainingDisplay:
+    """The training of a generator: its distance to the rows, and the masses of the last cells.
+
+    The left panel is the distance in each update, and its running mean. The right panel is the
+    share of the rows that fell to each of the last generated points, sorted, where 1 is a fair
+    share. Use `from_estimator` to make one.
+
+    Parameters
+    ----------
+    curve : ndarray of shape (n_updates,)
+        The distances.
+    masses : ndarray of shape (n_points,)
+        The masses.
+
+    Attributes
+    ----------
+    axes_ : ndarray of two matplotlib Axes
+        The panels.
+    figure_ : matplotlib Figure
+        The figure around them.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skdml import WassersteinGenerator
+    >>> from skdml.plot import GeneratorTrainingDisplay
+    >>> X, _ = load_iris(return_X_y=True)
+    >>> model = WassersteinGenerator(max_iter=50, random_state=0).fit(X)
+    >>> display = GeneratorTrainingDisplay.from_estimator(model)
+    >>> len(display.axes_)
+    2
+    """
+
+    def __init__(self, curve, masses):
+        self.curve = curve
+        self.masses = masses
+
+    @classmethod
+    def from_estimator(cls, estimator, *, ax=None):
+        """Draw the training of a fitted generator.
+
+        Parameters
+        ----------
+        estimator : WassersteinGenerator
+            Fitted.
+        ax : sequence of two matplotlib Axes, default=None
+            Where to draw; None makes a figure.
+
+        Returns
+        -------
+        display : GeneratorTrainingDisplay
+            The drawn display.
+        """
+        check_is_fitted(estimator)
+        return cls(estimator.wasserstein_curve_, estimator.masses_).plot(ax=ax)
+
+    def plot(self, ax=None):
+        """Draw the two panels.
+
+        Parameters
+        ----------
+        ax : sequence of two matplotlib Axes, default=None
+            Where to draw; None makes a figure.
+
+        Returns
+        -------
+        display : GeneratorTrainingDisplay
+            Itself.
+        """
+        self.figure_, self.axes_ = check_axes(ax, 2, type(self).__name__, figsize=(7.4, 3.2))
+        curve, cells = self.axes_
+        updates = np.arange(1, len(self.curve) + 1)
+        window = max(1, len(self.curve) // 20)
+        smooth = np.convolve(self.curve, np.full(window, 1 / window), mode="valid")
+        curve.plot(updates, self.curve, lw=0.8, color=COLORS[0], alpha=0.35, label="each update")
+        curve.plot(
+            updates[window - 1 :], smooth, color=COLORS[0], label=f"mean of the last {window}"
+        )
+        curve.set(title="distance of points and rows", xlabel="update", ylabel="distance")
+        curve.legend(frameon=False, fontsize=8)
+        masses = np.sort(self.masses)[::-1]
+        cells.bar(np.arange(1, len(masses) + 1), masses, width=1.0, color=COLORS[2])
+        cells.axhline(1, color="black", lw=0.8, ls="--")
+        cells.set(title="masses of the last cells", xlabel="point", ylabel="fair shares of rows")
+        cells.xaxis.get_major_locator().set_params(integer=True)
+        return self

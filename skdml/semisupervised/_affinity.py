@@ -1,0 +1,402 @@
+"""Graphs of nearest neighbours, and how labels flow along them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import linalg, sparse
+from scipy.sparse.csgraph import connected_components
+from sklearn.neighbors import NearestNeighbors
+from sklearn.preprocessing import normalize
+
+# An edge of two unit vectors weighs their cosine to this power.
+_SHARPNESS = 3
+# Labelled nodes that are held out to see how sure propagated classes are.
+_MAX_PROBES = 100
+# Powers that are tried on them; that without any; and the least chance that a class is given.
+_POWERS = 2.0 ** np.arange(-1, 6.5, 0.5)
+_DEFAULT_POWER = 4.0
+_LEAST_CHANCE = 1e-3
+
+
+@dataclass
+class Graph:
+    """A graph of nearest neighbours.
+
+    Parameters
+    ----------
+    neighbors : ndarray of shape (n_nodes, n_neighbors)
+        The neighbours of each node, nearest first, without itself.
+    flow : sparse array of shape (n_nodes, n_nodes)
+        What a node takes over from the others in one step of propagation; its spectral radius is
+        at most 1.
+    """
+
+    neighbors: NDArray[np.intp]
+    flow: sparse.csr_array
+
+
+def make_graph(
+    features: NDArray, n_neighbors: int, kind: str = "symmetric", unit_length: bool = True
+) -> Graph:
+    """Join each row to its nearest rows.
+
+    Parameters
+    ----------
+    features : ndarray of shape (n_nodes, n_features)
+        The rows.
+    n_neighbors : int
+        k, neighbours of each.
+    kind : {"symmetric", "directed"}, default="symmetric"
+        "symmetric": an edge where either is a neighbour of the other, heavier the more alike they
+        are, W + W', scaled by the degrees of both ends. "directed": 1 / k on the neighbours, as in
+        the paper.
+    unit_length : bool, default=True
+        Whether rows are scaled to unit length, and an edge weighs the cube of the cosine. Else
+        distances are Euclidean, and an edge weighs a Gaussian of the distance whose width is that
+        of the neighbourhoods of its ends.
+
+    Returns
+    -------
+    graph : Graph
+        The neighbours, and the matrix of the flow.
+    """
+    n_nodes = len(features)
+    if unit_length:
+        features = normalize(features)
+    distances, neighbors = NearestNeighbors(n_neighbors=n_neighbors).fit(features).kneighbors()
+    starts = np.arange(0, n_nodes * n_neighbors + 1, n_neighbors)
+    if kind == "directed":
+        weights = np.full(neighbors.shape, 1 / n_neighbors)
+    elif unit_length:
+        weights = np.maximum(1 - distances.astype(float) ** 2 / 2, 0) ** _SHARPNESS
+    else:
+        weights = _local_gaussian(distances.astype(float), neighbors)
+    flow = sparse.csr_array((weights.ravel(), neighbors.ravel(), starts), (n_nodes, n_nodes))
+    if kind == "symmetric":
+        edges = (flow + flow.T).tocoo()
+        degrees = edges.sum(axis=1)
+        scale = 1 / np.sqrt(np.where(degrees > 0, degrees, 1))
+        # In this order the product is symmetric to the last bit.
+        edges.data *= scale[edges.row] * scale[edges.col]
+        flow = edges.tocsr()
+    return Graph(neighbors, flow)
+
+
+def _local_gaussian(distances, neighbors):
+    """Return exp(-d^2 / (s_i s_j)), s the mean distance of a node to its neighbours."""
+    widths = distances.mean(axis=1)
+    products = widths[:, None] * widths[neighbors]
+    return np.exp(-(distances**2) / np.where(products > 0, products, 1))
+
+
+def propagate(
+    flow: sparse.csr_array, start: NDArray, damping: float, tol: float = 1e-10
+) -> NDArray:
+    r"""Let values flow along a graph until they are in balance.
+
+    .. math:: F = (1 - \gamma) (I - \gamma Q)^{-1} F_0
+
+    by conjugate gradients where Q is symmetric, otherwise by a relative of theirs and iteration;
+    only for the columns that are given.
+
+    Parameters
+    ----------
+    flow : sparse array of shape (n_nodes, n_nodes)
+        Q.
+    start : ndarray of shape (n_nodes, n_columns)
+        :math:`F_0`.
+    damping : float
+        :math:`\gamma`, between 0 and 1.
+    tol : float, default=1e-10
+        The largest error of an entry, relative to the largest of `start`.
+
+    Returns
+    -------
+    values : ndarray of shape (n_nodes, n_columns)
+        F.
+    """
+    start = np.asarray(start, dtype=float)
+    if abs(flow - flow.T).max() == 0:
+        return _conjugate_gradients(flow, (1 - damping) * start, damping, tol)
+    values = _bicgstab(flow, (1 - damping) * start, damping, tol)
+    return _iterate(flow, start, values, damping, tol)
+
+
+def _iterate(flow, start, values, damping, tol):
+    """Repeat F = g Q F + (1 - g) F_0: where rows of Q sum to 1, errors shrink by g each time."""
+    bound = tol * np.abs(start).max(initial=0) * (1 - damping) / damping
+    while True:
+        before = values
+        values = damping * (flow @ values) + (1 - damping) * start
+        if np.abs(values - before).max(initial=0) <= bound:
+            return values
+
+
+def _bicgstab(flow, target, damping, tol, max_iter=200):
+    """Solve (I - g Q) F = target nearly, all columns at once: the iteration then has little to do.
+
+    Stabilised biconjugate gradients. A column whose scalars vanish stays where it is.
+    """
+
+    def apply(values):
+        return values - damping * (flow @ values)
+
+    def dot(left, right):
+        return np.einsum("ij,ij->j", left, right)
+
+    def divide(left, right):
+        return np.divide(left, right, out=np.zeros_like(left), where=np.abs(right) > tiny)
+
+    bound = tol * np.abs(target).max(initial=0)
+    tiny = np.finfo(float).tiny ** 0.5
+    values, residual = np.zeros_like(target), target.copy()
+    shadow, direction = residual, residual.copy()
+    product = dot(shadow, residual)
+    for _ in range(max_iter):
+        if np.abs(residual).max(initial=0) <= bound:
+            break
+        moved = apply(direction)
+        step = divide(product, dot(shadow, moved))
+        middle = residual - step * moved
+        turned = apply(middle)
+        weight = divide(dot(turned, middle), dot(turned, turned))
+        values += step * direction + weight * middle
+        residual = middle - weight * turned
+        before, product = product, dot(shadow, residual)
+        ratio = divide(product, before) * divide(step, weight)
+        direction = residual + ratio * (direction - weight * moved)
+    return values
+
+
+def _conjugate_gradients(flow, target, damping, tol):
+    """Solve (I - g Q) F = target, all columns at once, each with its own steps."""
+    values = np.zeros_like(target)
+    residual = target.copy()
+    direction = residual.copy()
+    squares = np.einsum("ij,ij->j", residual, residual)
+    # The error is at most the residual divided by the smallest eigenvalue, which is >= 1 - g.
+    bound = (tol * np.abs(target).max(initial=0)) ** 2
+    while (squares > bound).any():
+        moved = direction - damping * (flow @ direction)
+        curvature = np.einsum("ij,ij->j", direction, moved)
+        step = np.divide(squares, curvature, out=np.zeros_like(squares), where=squares > bound)
+        values += step * direction
+        residual -= step * moved
+        before, squares = squares, np.einsum("ij,ij->j", residual, residual)
+        ratio = np.divide(squares, before, out=np.zeros_like(squares), where=before > bound)
+        direction = residual + ratio * direction
+    return values
+
+
+class ClassMass(NamedTuple):
+    """What reached the nodes of a graph, by class.
+
+    Parameters
+    ----------
+    mass : ndarray of shape (n_nodes, n_classes)
+        Rows sum to 1, or are 0 where no label arrived.
+    probes : ndarray of shape (n_probes,)
+        Some labelled nodes.
+    held_out : ndarray of shape (n_probes, n_classes)
+        What would have reached them if they had had no label.
+    """
+
+    mass: NDArray
+    probes: NDArray
+    held_out: NDArray
+
+
+def propagate_classes(
+    flow: sparse.csr_array, codes: NDArray, n_classes: int, damping: float
+) -> ClassMass:
+    """Let the labels of nodes flow along a graph.
+
+    Parameters
+    ----------
+    flow : sparse array of shape (n_nodes, n_nodes)
+        The matrix of the flow.
+    codes : ndarray of shape (n_nodes,)
+        The number of a node's class; -1 where it is not known.
+    n_classes : int
+        How many classes there are.
+    damping : float
+        How far labels flow.
+
+    Returns
+    -------
+    mass : ClassMass
+        Before rows are scaled, each class gets as much in all as its share of the labelled nodes,
+        so that a class with well-connected labels does not take all. As the flow is linear, a
+        node's own label is held out by taking away what it gives to itself.
+    """
+    labelled = np.flatnonzero(codes >= 0)
+    start = np.zeros((len(codes), n_classes))
+    start[labelled, codes[labelled]] = 1
+    shares = start.sum(axis=0)
+    others = labelled[shares[codes[labelled]] > 1]  # held out, some of the class are left
+    places = np.linspace(0, len(others) - 1, min(len(others), _MAX_PROBES)).astype(int)
+    probes = others[places]
+    sources = np.zeros((len(codes), len(probes)))
+    sources[probes, np.arange(len(probes))] = 1
+    values = np.maximum(propagate(flow, np.hstack([start, sources]), damping), 0)
+    mass, own = values[:, :n_classes], values[probes, n_classes + np.arange(len(probes))]
+    held_out = mass[probes]
+    held_out[np.arange(len(probes)), codes[probes]] -= own
+    totals = mass.sum(axis=0)
+    scale = shares / np.where(totals > 0, totals, 1)
+    return ClassMass(
+        normalize_rows(mass * scale), probes, normalize_rows(np.maximum(held_out, 0) * scale)
+    )
+
+
+def class_distributions(masses: list[ClassMass], codes: NDArray) -> NDArray:
+    """Return the distribution over classes at each node, from the mass on one or more graphs.
+
+    Parameters
+    ----------
+    masses : list of ClassMass
+        Of graphs of the same nodes; the first is best of features that have not seen the labels.
+    codes : ndarray of shape (n_nodes,)
+        The number of a node's class; -1 where it is not known.
+
+    Returns
+    -------
+    classes : ndarray of shape (n_nodes, n_classes)
+        Rows sum to 1, or are 0 where no label arrived at all. Labelled nodes have their class.
+
+    Notes
+    -----
+    Labels that flow far reach every node, so that the mass is nearly even and says little of how
+    sure a class is. That of the first graph is raised to the power that makes its held-out labels
+    most likely. Other graphs are of features that were trained with the labels, which cannot be
+    held out there: these get the power at which they are as sure as the first, on average. The
+    result is the geometric mean, so that a node on which graphs disagree counts as unsure.
+    """
+    unlabelled = codes < 0
+    first = masses[0]
+    classes = _raise(first.mass, _best_power(first.held_out, codes[first.probes]))
+    level = _confidence(classes[unlabelled])
+    for other in masses[1:]:
+        gaps = [
+            abs(_confidence(_raise(other.mass, power)[unlabelled]) - level) for power in _POWERS
+        ]
+        matched = _raise(other.mass, _POWERS[int(np.argmin(gaps))])
+        classes = _pool(classes, matched)
+    labelled = np.flatnonzero(~unlabelled)
+    classes[labelled] = 0
+    classes[labelled, codes[labelled]] = 1
+    return classes
+
+
+def _raise(mass, power):
+    """Raise distributions to a power and scale them again."""
+    largest = mass.max(axis=1, keepdims=True)
+    return normalize_rows((mass / np.where(largest > 0, largest, 1)) ** power)
+
+
+def _best_power(held_out, codes):
+    """Return the power under which the classes of probes are most likely."""
+    reached = held_out.any(axis=1)
+    if not reached.any():
+        return _DEFAULT_POWER
+    truth = np.flatnonzero(reached), codes[reached]
+    likelihoods = [
+        np.log(np.maximum(_raise(held_out, power)[truth], _LEAST_CHANCE)).mean()
+        for power in _POWERS
+    ]
+    return _POWERS[int(np.argmax(likelihoods))]
+
+
+def _confidence(classes):
+    """Return the mean share of the largest class."""
+    return classes.max(axis=1).mean() if len(classes) else 1.0
+
+
+def _pool(first, second):
+    """Return the geometric mean of distributions; where one is not known, the other."""
+    pooled = normalize_rows(np.sqrt(first * second))
+    unknown = ~pooled.any(axis=1)
+    pooled[unknown] = normalize_rows(first + second)[unknown]
+    return pooled
+
+
+def normalize_rows(values: NDArray) -> NDArray:
+    """Scale rows to sum 1; a row of zeros stays so."""
+    sums = values.sum(axis=1, keepdims=True)
+    return values / np.where(sums > 0, sums, 1)
+
+
+def propagate_affinity(
+    flow: sparse.csr_array, codes: NDArray, damping: float, neighbors: NDArray
+) -> NDArray:
+    r"""Return the paper's affinity of each node and its neighbours.
+
+    .. math:: W^* = (1 - \gamma) (I - \gamma Q)^{-1} W^0, \qquad W = (W^* + W^{*T}) / 2
+
+    with :math:`W^0` of 1 and -1 for labelled pairs of the same class and of different ones, and 1
+    on the diagonal. The columns of unlabelled nodes are those of the diagonal alone, so that the
+    affinity of two unlabelled nodes knows nothing of the labels.
+
+    Parameters
+    ----------
+    flow : sparse array of shape (n_nodes, n_nodes)
+        Q.
+    codes : ndarray of shape (n_nodes,)
+        The number of a node's class; -1 where it is not known.
+    damping : float
+        :math:`\gamma`.
+    neighbors : ndarray of shape (n_nodes, n_neighbors)
+        The neighbours of each node.
+
+    Returns
+    -------
+    affinity : ndarray of shape (n_nodes, n_neighbors)
+        W at the neighbours.
+
+    Notes
+    -----
+    Walks between all pairs of neighbours are needed, and no column can be left out: this solves a
+    dense system in single precision, 4 n^2 bytes.
+    """
+    n_nodes = len(codes)
+    system = np.array(-damping * flow.toarray(), dtype=np.float32, order="F")
+    system[np.diag_indices(n_nodes)] += 1
+    walks = linalg.inv(system, overwrite_a=True, check_finite=False)
+    walks *= 1 - damping
+    labelled = np.flatnonzero(codes >= 0)
+    start = np.where(codes[labelled, None] == codes[labelled], 1, -1).astype(np.float32)
+    walks[:, labelled] = walks[:, labelled] @ start
+    rows = np.arange(n_nodes)[:, None]
+    return (walks[rows, neighbors] + walks[neighbors, rows]) / 2
+
+
+def describe_graph(graph: Graph, codes: NDArray, classes: NDArray) -> dict[str, float]:
+    """Return figures of a graph and of the labels that flowed along it.
+
+    Parameters
+    ----------
+    graph : Graph
+        The graph.
+    codes : ndarray of shape (n_nodes,)
+        The number of a node's class; -1 where it is not known.
+    classes : ndarray of shape (n_nodes, n_classes)
+        What `class_distributions` returned.
+
+    Returns
+    -------
+    figures : dict
+        n_nodes, n_edges, n_components (connected parts), n_unreached (nodes without any label) and
+        mean_confidence (of unlabelled nodes; the largest share of a class).
+    """
+    unlabelled = codes < 0
+    return {
+        "n_nodes": len(codes),
+        "n_edges": int(graph.flow.nnz),
+        "n_components": int(connected_components(graph.flow, return_labels=False)),
+        "n_unreached": int((~classes.any(axis=1)).sum()),
+        "mean_confidence": float(_confidence(classes[unlabelled])),
+    }

@@ -1,0 +1,67 @@
+"""Cross-validation where some rows have no label."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.model_selection import StratifiedKFold
+
+from ._input import labelled_rows
+
+
+class PartiallyLabelledKFold(StratifiedKFold):
+    """Stratified folds of the labelled rows; unlabelled rows are in every training set.
+
+    Rows with y = -1 help to learn, and cannot be scored. Give this as `cv` to
+    ``GridSearchCV`` or ``cross_val_score``.
+
+    Parameters
+    ----------
+    n_splits : int, default=5
+        Folds.
+    shuffle : bool, default=False
+        Whether labelled rows of a class are shuffled before they are dealt out.
+    random_state : int, RandomState instance or None, default=None
+        Seeds the shuffling.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdml.semisupervised import PartiallyLabelledKFold
+    >>> y = np.array([0, -1, 1, -1, 0, 1])
+    >>> for train, test in PartiallyLabelledKFold(n_splits=2).split(y, y):
+    ...     print(train, test)
+    [1 3 4 5] [0 2]
+    [0 1 2 3] [4 5]
+    """
+
+    def split(self, X: Any, y: Any, groups: Any = None) -> Iterator[tuple[NDArray, NDArray]]:
+        """Yield the rows to train on and the labelled rows to score.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, ...)
+            The rows; only their number counts.
+        y : array-like of shape (n_samples,)
+            Labels; -1 for rows without one.
+        groups : object
+            Not used.
+
+        Yields
+        ------
+        train : ndarray
+            Row numbers: labelled rows of the other folds, and all unlabelled rows.
+        test : ndarray
+            Row numbers, labelled rows of a fold.
+        """
+        labelled = labelled_rows(y)
+        rows = np.flatnonzero(labelled)
+        if len(rows) == 0:
+            raise ValueError("y is -1 everywhere: there are no labelled rows to deal out.")
+        unlabelled = np.flatnonzero(~labelled)
+        known = np.asarray(np.asarray(y)[rows].tolist())
+        for train, test in super().split(rows, known):
+            yield np.sort(np.concatenate([rows[train], unlabelled])), rows[test]

@@ -1,0 +1,213 @@
+"""WassersteinGenerator: what it draws, what it refuses, and what it says."""
+
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_iris
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import GridSearchCV
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("ot")
+
+from torch import nn  # noqa: E402
+
+from skdml import WassersteinGenerator  # noqa: E402
+from skdml.metrics import sample_quality, wasserstein_distance  # noqa: E402
+
+
+def quick(**params):
+    return WassersteinGenerator(**{"max_iter": 30, "random_state": 0, "batch_size": 32, **params})
+
+
+@pytest.fixture(scope="module")
+def iris():
+    return load_iris().data
+
+
+def two_moons(n_samples, seed):
+    rng = np.random.default_rng(seed)
+    angle, side = np.pi * rng.random(n_samples), rng.integers(2, size=n_samples)
+    moons = np.column_stack([np.cos(angle) + side, np.sin(angle) * (1 - 2 * side)])
+    return moons + 0.1 * rng.standard_normal(moons.shape)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{}, {"coupling": "separate", "debias": True}, {"cost": "learned"}],
+    ids=str,
+)
+def test_samples_are_like_the_rows(params):
+    X, fresh = two_moons(600, 0), two_moons(300, 1)
+    model = quick(max_iter=250, lr=0.003, **params).fit(X)
+    samples = model.sample(300, random_state=0)
+    gaussian = np.random.default_rng(0).multivariate_normal(X.mean(axis=0), np.cov(X.T), 300)
+    quality = sample_quality(fresh, samples)
+    assert wasserstein_distance(fresh, samples) < wasserstein_distance(fresh, gaussian)
+    assert quality.precision > 0.4
+    assert quality.coverage > 0.6
+
+
+def test_the_curve_falls_and_is_in_units_of_the_rows(iris):
+    model = quick(max_iter=150).fit(iris)
+    curve = model.wasserstein_curve_
+    assert curve.shape == (150,) == (model.n_iter_,)
+    assert curve[-20:].mean() < 0.5 * curve[:5].mean()
+    large = quick(max_iter=150).fit(1000 * iris)
+    np.testing.assert_allclose(large.wasserstein_curve_[:5], 1000 * curve[:5], rtol=0.01)
+    assert model.score(iris) == -wasserstein_distance(
+        iris, model.sample(len(iris), random_state=model._seed)
+    )
+    assert model.score(iris) == model.score(iris)
+    assert -1.0 < model.score(iris) < 0
+
+
+def test_fitted_attributes(iris):
+    shared = quick().fit(iris)
+    separate = quick(coupling="separate", cost="learned", n_critics=3).fit(iris)
+    assert isinstance(shared.generator_, nn.Module)
+    assert shared.critics_ == []
+    assert len(separate.critics_) == 3
+    first, second = (critic[0].weight for critic in separate.critics_[:2])
+    assert not torch.equal(first, second)
+    assert shared.potentials_.shape == (32,)
+    assert separate.potentials_.shape == (3, 32)
+    assert shared.masses_.shape == separate.masses_.shape == (32,)
+    assert shared.masses_.mean() == pytest.approx(1)
+    np.testing.assert_allclose(separate.masses_, 1, rtol=1e-5)
+
+
+def test_only_points_potentials_masses_and_gradients_are_exchanged(iris):
+    n_points, n_features, n_steps = 32, 4, 5
+    model = quick(n_potential_steps=n_steps).fit(iris)
+    points = gradients = 4 * n_points * n_features
+    # The critic's own potentials, the steps, the potentials at the end and back with the masses.
+    potentials = 4 * n_points * (1 + 2 * n_steps + 3)
+    figures = 8 + 8  # the number of the update, the value
+    assert model.traffic_["update"] == points + gradients + potentials + figures
+    assert model.traffic_["checkpoint"] == 0
+    n_weights = sum(weights.numel() for weights in model.generator_.parameters())
+    assert model.traffic_["all_reduce"] == 8 * n_weights
+    learned = quick(cost="learned", n_critic_steps=2, coupling="separate").fit(iris)
+    assert learned.traffic_["update"] == 3 * points + 2 * 4 * n_points + figures
+    assert learned.traffic_["checkpoint"] > 0
+
+
+@pytest.mark.parametrize("cost", ["euclidean", "learned"])
+def test_fewer_rows_than_a_batch(iris, cost):
+    model = quick(batch_size=64, cost=cost).fit(iris[:9])
+    assert model.sample(3).shape == (3, 4)
+
+
+def test_bad_input(iris):
+    with pytest.raises(ValueError, match=r"n_critics=10 critics need 1 .* but X has 9"):
+        quick(n_critics=10).fit(iris[:9])
+    with pytest.raises(ValueError, match=r"n_critics=5 critics need 2 .* but X has 9"):
+        quick(n_critics=5, debias=True).fit(iris[:9])
+    with pytest.raises(ValueError, match="NaN"):
+        quick().fit(np.where(iris > 7, np.nan, iris))
+    with pytest.raises(ValueError, match="critic_module is the network of a learned cost"):
+        quick(cost="euclidean", critic_module=nn.Identity).fit(iris)
+    with pytest.raises(ValueError, match=r"^module must map .* shape \(2, 4\), got \(2, 7\)"):
+        quick(module=lambda latent_dim: nn.Linear(latent_dim, 7)).fit(iris)
+    with pytest.raises(TypeError, match=r"module must be a subclass of torch.nn.Module"):
+        quick(module=lambda: "net").fit(iris)
+    with pytest.raises(ValueError, match=r"^critic_module fails on .* \(2, 4\): mat1 and mat2"):
+        quick(critic_module=lambda: nn.Linear(5, 2)).fit(iris)
+    with pytest.raises(ValueError, match="critic_module has no weights to learn"):
+        quick(critic_module=nn.Identity).fit(iris)
+    with pytest.raises(TypeError, match=r"client must be a distributed.Client"):
+        quick(client="localhost").fit(iris)
+    with pytest.raises(ValueError, match="n_samples"):
+        quick().fit(iris).sample(0)
+
+
+def test_constant_columns_and_whole_numbers_come_back(iris):
+    X = np.column_stack([iris, np.full(len(iris), 3.5), np.round(iris[:, 0])])
+    samples = quick().fit(X).sample(50, random_state=0)
+    np.testing.assert_array_equal(samples[:, 4], 3.5)
+    np.testing.assert_array_equal(samples[:, 5], np.round(samples[:, 5]))
+    assert len(np.unique(samples[:, 5])) > 1
+    rows = np.tile([[1.0, 2.0]], (20, 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # equal rows are no collapse
+        np.testing.assert_array_equal(quick().fit(rows).sample(5), rows[:5])
+
+
+class Collapsed(nn.Module):
+    """Makes one point of all latent vectors."""
+
+    def __init__(self, n_features):
+        super().__init__()
+        self.point = nn.Parameter(torch.zeros(n_features))
+
+    def forward(self, Z):
+        return self.point.expand(len(Z), -1)
+
+
+def test_a_collapse_is_noticed(iris):
+    with pytest.warns(ConvergenceWarning, match=r"collapsed.*smaller lr than.*debias=True"):
+        quick(module=Collapsed).fit(iris)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        quick().fit(iris)
+
+
+class Overflow(nn.Linear):
+    """Has no finite output after some updates."""
+
+    def __init__(self, latent_dim, n_features, n_good=10):
+        super().__init__(latent_dim, n_features)
+        self.n_good = n_good
+
+    def forward(self, Z):
+        self.n_good -= self.training
+        return super().forward(Z) * (1.0 if self.n_good >= 0 else np.nan)
+
+
+def test_numbers_that_are_not_finite_end_the_training(iris):
+    with pytest.warns(ConvergenceWarning, match="not finite in update 11.*smaller lr"):
+        model = quick(module=Overflow).fit(iris)
+    assert model.n_iter_ == 10
+    assert all(weights.isfinite().all() for weights in model.generator_.parameters())
+    with pytest.raises(ValueError, match="not finite in update 1: try a smaller lr"):
+        quick(module=lambda latent_dim: Overflow(latent_dim, 4, 0)).fit(iris)
+
+
+def test_same_seed_same_rows_and_the_users_seeds_are_left_alone(iris):
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    models = [quick(cost="learned").fit(iris) for _ in range(2)]
+    torch.testing.assert_close(torch.rand(3), expected)
+    np.testing.assert_array_equal(*[model.sample(4, random_state=1) for model in models])
+    other = quick(cost="learned", random_state=1).fit(iris)
+    assert not np.array_equal(other.sample(4, random_state=1), models[0].sample(4, random_state=1))
+
+
+def test_stored_models_draw_the_same(iris):
+    model = quick(cost="learned").fit(iris)
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.sample(4, random_state=0), model.sample(4, random_state=0))
+    assert len(again.critics_) == 4
+
+
+def test_dtype_and_names(iris):
+    assert quick().fit(iris.astype(np.float32)).sample(2).dtype == np.float32
+    assert quick().fit(iris).sample(2).dtype == np.float64
+
+
+def test_grid_search_over_the_score(iris):
+    search = GridSearchCV(quick(), {"max_iter": [2, 100]}, cv=2).fit(iris)
+    assert search.best_params_ == {"max_iter": 100}
+
+
+def test_a_client_is_shared_by_clones_and_not_stored(iris):
+    distributed = pytest.importorskip("distributed")
+    client = object.__new__(distributed.Client)
+    model = WassersteinGenerator(client=client)
+    assert clone(model).client is client
+    assert model.__getstate__()["client"] is None

@@ -1,0 +1,235 @@
+"""Critics in other processes: the same result, little traffic, and killed ones come back."""
+
+import os
+import signal
+import threading
+import time
+import warnings
+
+import joblib
+import numpy as np
+import pytest
+from sklearn.datasets import load_iris
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("ot")
+psutil = pytest.importorskip("psutil")
+
+from torch import nn  # noqa: E402
+
+from skdml import WassersteinGenerator  # noqa: E402
+from skdml.generate._generator_workers import Crew, Lost, _nbytes  # noqa: E402
+
+PARAMS = [
+    {"coupling": "shared"},
+    {"coupling": "separate", "debias": True},
+    {"coupling": "shared", "cost": "learned", "n_critic_steps": 2},
+]
+
+
+def quick(**params):
+    defaults = {"max_iter": 30, "random_state": 0, "batch_size": 16, "n_critics": 3}
+    return WassersteinGenerator(**{**defaults, **params})
+
+
+@pytest.fixture(scope="module")
+def iris():
+    return load_iris().data
+
+
+def assert_same(model, other):
+    np.testing.assert_array_equal(model.wasserstein_curve_, other.wasserstein_curve_)
+    np.testing.assert_array_equal(model.sample(5, random_state=0), other.sample(5, random_state=0))
+    for one, two in zip(model.critics_, other.critics_, strict=True):
+        for name, value in one.state_dict().items():
+            assert torch.equal(value, two.state_dict()[name])
+    assert model.traffic_ == other.traffic_
+
+
+# A crew whose groups are lost when told so
+
+
+class Fragile(Crew):
+    """Loses a group at given questions."""
+
+    def __init__(self, *args, lose=(), **kwargs):
+        super().__init__(*args, **kwargs)
+        self.lose, self.n_asked = set(lose), 0
+
+    def _receive(self, place, ticket):
+        self.n_asked += 1
+        if self.n_asked in self.lose:
+            raise Lost("on purpose")
+        return super()._receive(place, ticket)
+
+
+class Counting:
+    """Stands in for a critic: its answers tell which questions it has seen."""
+
+    def __init__(self, number, checkpoint):
+        self.number, self.seen = number, [] if checkpoint is None else list(checkpoint)
+
+    def start(self, update):
+        self.seen.append(update)
+        return np.array([self.number, *self.seen])
+
+    def finish(self, update):
+        return np.array([self.number, *self.seen, -update])
+
+    def checkpoint(self):
+        return tuple(self.seen)
+
+
+class CountingCrew(Fragile):
+    def _begin(self, place):
+        from skdml.generate._generator_workers import CriticGroup
+
+        group = object.__new__(CriticGroup)
+        group.critics = [Counting(number, state) for number, _, state in self._parts(place)]
+        self._groups[place] = group
+
+
+def test_a_lost_group_is_asked_again_all_of_the_update():
+    with (
+        CountingCrew([0, 1, 2], None, 2) as whole,
+        CountingCrew([0, 1, 2], None, 2, lose=[6]) as crew,
+    ):
+        for one in (whole, crew):
+            one.ask("start", 1)
+            one.keep_checkpoints()
+        expected = [whole.ask("start", 2), whole.ask("finish", 2)]
+        with pytest.warns(RuntimeWarning, match="critics 1 were lost, on purpose"):
+            found = [crew.ask("start", 2), crew.ask("finish", 2)]
+        for answers, others in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(answers, others)
+        assert crew.n_restarts == 1
+        assert crew.checkpoints == [(1,), (1,), (1,)]
+
+
+def test_losing_critics_for_ever_is_an_error():
+    with CountingCrew([0], None, lose=range(100)) as crew, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(RuntimeError, match=r"critics 0 were lost.*20 times"):
+            crew.ask("start", 1)
+
+
+def test_bytes_are_those_of_the_numbers():
+    assert _nbytes((np.zeros(3, np.float32), b"ab", None, 1.0)) == 12 + 2 + 8
+
+
+# For real
+
+
+@pytest.mark.parametrize("params", PARAMS, ids=str)
+def test_processes_give_the_same_result(params, iris):
+    assert_same(quick(n_jobs=2, **params).fit(iris), quick(**params).fit(iris))
+
+
+def test_processes_end_with_the_fit_and_errors_come_up_as_they_are(iris):
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    with pytest.raises(ZeroDivisionError):
+        quick(n_jobs=2, critic_module=FailsLater, n_critics=2).fit(iris)
+    assert critic_processes(before) == []
+
+
+class FailsLater(nn.Linear):
+    """A critic that fails on a batch of real rows and points."""
+
+    def __init__(self, n_features):
+        super().__init__(n_features, 2)
+
+    def forward(self, X):
+        return super().forward(X) / (1 if len(X) == 2 else 1 // 0)
+
+
+def critic_processes(before=()):
+    """The processes of critics that are not among those before; not loky's own tracker."""
+    return [
+        child.pid
+        for child in psutil.Process().children(recursive=True)
+        if child.pid not in before
+        and child.status() != psutil.STATUS_ZOMBIE
+        and "resource_tracker" not in " ".join(child.cmdline())
+    ]
+
+
+class Killer:
+    """Kills a process once, when a fit has come to a given update."""
+
+    def __init__(self, find, update):
+        self.find, self.update, self.n_seen, self.killed = find, update, 0, None
+
+    def __call__(self, latent_dim, n_features):
+        return KillerModule(self, latent_dim, n_features)
+
+
+class KillerModule(nn.Linear):
+    """A generator that counts its calls for a `Killer`."""
+
+    def __init__(self, killer, *sizes):
+        super().__init__(*sizes)
+        self.killer = killer
+
+    def forward(self, Z):
+        self.killer.n_seen += 1
+        if self.killer.n_seen == self.killer.update:
+            self.killer.killed = self.killer.find()
+            os.kill(self.killer.killed, signal.SIGKILL)
+        return super().forward(Z)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("params", PARAMS, ids=str)
+def test_a_killed_process_is_started_again_from_its_checkpoint(params, iris):
+    before = critic_processes()
+    params = {"max_iter": 80, "n_jobs": 2, **params}
+    killer = Killer(lambda: critic_processes(before)[0], 70)
+    with pytest.warns(RuntimeWarning, match="were lost, with their process"):
+        model = quick(module=killer, **params).fit(iris)
+    whole = quick(module=nn_linear, **params).fit(iris)
+    assert model.n_iter_ == 80
+    if not model.critics_:  # nothing but the network of a critic goes back to a checkpoint
+        assert_same(model, whole)
+    assert model.score(iris) == pytest.approx(whole.score(iris), rel=0.2)
+    assert critic_processes(before) == []
+
+
+def nn_linear(latent_dim, n_features):
+    return nn.Linear(latent_dim, n_features)
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_while_it_works_is_started_again(iris):
+    before = critic_processes()
+
+    def kill():
+        while not (found := critic_processes(before)):
+            time.sleep(0.01)
+        time.sleep(1)
+        os.kill(found[0], signal.SIGKILL)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    with pytest.warns(RuntimeWarning, match="were lost, with their process"):
+        model = quick(n_jobs=2, max_iter=200, n_potential_steps=3).fit(iris)
+    thread.join()
+    assert model.n_iter_ == 200
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("params", PARAMS, ids=str)
+def test_dask_workers_give_the_same_result(params, iris, cluster_client):
+    whole = quick(**params).fit(iris)
+    assert_same(quick(client=cluster_client, **params).fit(iris), whole)
+    with joblib.parallel_config(backend="dask"):
+        assert_same(quick(**params).fit(iris), whole)
+
+
+@pytest.mark.slow
+def test_a_dask_worker_that_dies_costs_time_only(iris, cluster_client):
+    pids = list(cluster_client.run(os.getpid).values())
+    killer = Killer(lambda: pids[0], 20)
+    with pytest.warns(RuntimeWarning, match="were lost, with their dask worker"):
+        model = quick(module=killer, client=cluster_client).fit(iris)
+    assert_same(model, quick(module=nn_linear).fit(iris))
+    cluster_client.wait_for_workers(2, timeout=60)

@@ -1,0 +1,363 @@
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_digits, load_wine
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import make_scorer
+from sklearn.model_selection import GridSearchCV
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("skorch")
+
+from torch import nn  # noqa: E402
+
+from skdml import SSDMLEmbedder  # noqa: E402
+from skdml.metrics import cluster_nmi, recall_at_k  # noqa: E402
+from skdml.semisupervised import PartiallyLabelledKFold  # noqa: E402
+
+METHODS = ("ssdml", "lrml", "seraph", "isdml", "apllr", "apit")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    """Rows, labels of the first 40 beside -1, and all labels."""
+    X, y = load_digits(return_X_y=True)
+    X, y = X[:400] / 16, y[:400]
+    return X, np.where(np.arange(400) < 40, y, -1), y
+
+
+@pytest.fixture(scope="module")
+def fitted(digits):
+    return quick().fit(*digits[:2])
+
+
+def quick(**params):
+    defaults = {
+        "max_epochs": 2,
+        "epochs_per_partition": 1,
+        "n_components": 8,
+        "random_state": 0,
+    }
+    if params.get("module", "mlp") == "mlp":
+        defaults["module__hidden"] = (32,)
+    return SSDMLEmbedder(**{**defaults, **params})
+
+
+class Narrow(nn.Module):
+    """A module of a user, with three outputs whatever is asked for."""
+
+    def __init__(self, n_features):
+        super().__init__()
+        self.layer = nn.Linear(n_features, 3)
+
+    def forward(self, X):
+        return self.layer(X)
+
+
+# What is learned
+
+
+def test_few_labels_and_many_rows_beat_the_input(digits):
+    X, partly, y = digits
+    known = partly != -1
+    model = quick(max_epochs=4, n_components=32, module__hidden=(128,)).fit(X, partly)
+    accuracies, clusters = [], []
+    for rows in (X, model.transform(X)):
+        nearest = KNeighborsClassifier(1).fit(rows[known], y[known])
+        accuracies.append(nearest.score(rows[~known], y[~known]))
+        clusters.append(cluster_nmi(rows, y, random_state=0))
+    assert accuracies[1] > accuracies[0] + 0.05
+    assert clusters[1] > clusters[0] + 0.05
+
+
+def test_labels_are_propagated_to_all_rows(fitted, digits):
+    _, partly, y = digits
+    known = partly != -1
+    np.testing.assert_array_equal(fitted.propagated_labels_[known], y[known])
+    np.testing.assert_array_equal(fitted.propagated_confidence_[known], 1)
+    assert np.mean(fitted.propagated_labels_ == y) > 0.8
+    assert fitted.propagated_confidence_.min() > 0
+
+
+@pytest.mark.parametrize("training", ["joint", "alternating"])
+@pytest.mark.parametrize("module", ["mlp", None])
+def test_L_is_orthonormal_and_moves(digits, training, module):
+    X, partly, _ = digits
+    models = [
+        quick(training=training, module=module, max_epochs=epochs).fit(X, partly)
+        for epochs in (1, 3)
+    ]
+    for model in models:
+        product = model.components_ @ model.components_.T
+        np.testing.assert_allclose(product, np.eye(8), atol=1e-6)
+    assert not np.allclose(*(model.components_ for model in models), atol=1e-3)
+
+
+def test_without_orthogonality(digits):
+    X, partly, _ = digits
+    model = quick(orthogonal=False).fit(X, partly)
+    assert np.abs(model.components_ @ model.components_.T - np.eye(8)).max() > 1e-3
+    with pytest.raises(ValueError, match=r"training='alternating'.*orthogonal=True"):
+        quick(orthogonal=False, training="alternating").fit(X, partly)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("module", ["mlp", None])
+def test_every_method_with_and_without_a_network(digits, method, module):
+    X, partly, y = digits
+    model = quick(method=method, module=module).fit(X, partly)
+    Z = model.transform(X)
+    assert Z.shape == (400, 8)
+    assert recall_at_k(Z, y, k=1) > 0.6
+    n_epochs = 1 if module is None and method != "ssdml" else 2
+    assert [epoch["epoch"] for epoch in model.history_] == list(range(1, n_epochs + 1))
+
+
+@pytest.mark.parametrize("method", ["lrml", "isdml", "apllr", "apit"])
+def test_classical_metrics_look_away_from_noise(method):
+    rng = np.random.default_rng(0)
+    y = np.arange(200) % 2
+    X = rng.standard_normal((200, 6))
+    X[:, 0] = 3 * y + 0.3 * rng.standard_normal(200)
+    X[:, 3:] *= 5
+    partly = np.where(np.arange(200) < 30, y, -1)
+    model = SSDMLEmbedder(method=method, module=None, random_state=0).fit(X, partly)
+    assert recall_at_k(model.transform(X), y, k=1) > recall_at_k(X, y, k=1) + 0.05
+
+
+def test_weights_of_the_other_methods_are_parameters(digits):
+    X, partly, _ = digits
+    plain = quick(method="lrml", module=None).fit(X, partly)
+    other = quick(method="lrml", module=None, loss__graph_weight=10.0).fit(X, partly)
+    assert not np.allclose(plain.components_, other.components_)
+    for method in ("ssdml", "seraph", "lrml"):
+        with pytest.raises(TypeError, match=r"loss__.*nonsense"):
+            quick(method=method, loss__nonsense=1.0).fit(X, partly)
+
+
+def test_the_papers_graph_mining_and_pretraining(digits):
+    X, partly, y = digits
+    model = quick(graph="directed", mining="neighbourhood", pretrain_epochs=5).fit(X, partly)
+    assert model.transform(X).shape == (400, 8)
+    network = quick(initial_graph="network", pretrain_epochs=30).fit(X, partly)
+    assert recall_at_k(network.transform(X), y, k=1) > 0.6
+
+
+def test_pretraining_and_the_instance_term_change_the_result(fitted, digits):
+    X, partly, _ = digits
+    for params in ({"pretrain_epochs": 3}, {"instance_weight": 0.0}, {"angle": 30}):
+        other = quick(**params).fit(X, partly)
+        assert not np.allclose(other.transform(X), fitted.transform(X), atol=1e-3)
+
+
+# Partitions
+
+
+def test_partitions_and_their_graphs(digits):
+    X, partly, y = digits
+    model = quick(partition_size=100, max_epochs=5, epochs_per_partition=2).fit(X, partly)
+    assert [epoch["partition"] for epoch in model.history_] == [1, 1, 2, 2, 3]
+    assert len(model.graph_statistics_) == 3
+    for figures in model.graph_statistics_:
+        assert figures["n_nodes"] == 140
+        assert 0 < figures["mean_confidence"] <= 1
+    assert np.mean(model.propagated_labels_ == y) > 0.7  # rows of no partition too
+
+
+def test_rows_out_of_reach_have_no_label():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 3))
+    X[40:] += 1000
+    y = np.full(60, -1)
+    y[:20] = np.arange(20) % 2
+    model = SSDMLEmbedder(module=None, n_neighbors=4, max_epochs=1, random_state=0).fit(X, y)
+    np.testing.assert_array_equal(model.propagated_labels_[40:], -1)
+    np.testing.assert_array_equal(model.propagated_confidence_[40:], 0)
+    assert model.graph_statistics_[0]["n_unreached"] == 20
+    names = np.where(y == -1, -1, np.array(["a", "b"], dtype=object)[np.maximum(y, 0)])
+    named = SSDMLEmbedder(module=None, n_neighbors=4, max_epochs=1, random_state=0).fit(X, names)
+    assert list(named.classes_) == ["a", "b"]
+    assert set(named.propagated_labels_[40:]) == {None}
+    np.testing.assert_array_equal(named.components_, model.components_)
+
+
+# Input and output
+
+
+def test_images_in_four_dimensions_or_flat(digits):
+    X, partly, _ = digits
+    images = X.reshape(-1, 1, 8, 8)
+    options = {"module": "convnet", "module__channels": (8, 16), "augment": "affine"}
+    model = quick(**options).fit(images, partly)
+    flat = quick(input_shape=(1, 8, 8), **options).fit(X, partly)
+    np.testing.assert_allclose(model.transform(images), flat.transform(X), atol=1e-5)
+    linear = quick(module=None).fit(images, partly)
+    assert linear.transform(images).shape == (400, 8)
+
+
+def test_dtype_distances_and_names(fitted, digits):
+    X = digits[0]
+    Z = fitted.transform(X)
+    assert fitted.transform(X.astype(np.float32)).dtype == np.float32
+    assert np.linalg.norm(Z, axis=1).max() <= 1 + 1e-6
+    pairs = np.array([[0, 1], [5, 5], [2, 30]])
+    expected = np.linalg.norm(Z[pairs[:, 0]] - Z[pairs[:, 1]], axis=1)
+    np.testing.assert_allclose(fitted.pair_distance(pairs, X), expected, atol=1e-6)
+    np.testing.assert_allclose(fitted.pair_distance(X[pairs]), expected, atol=1e-6)
+    assert list(fitted.get_feature_names_out()[:2]) == ["ssdmlembedder0", "ssdmlembedder1"]
+
+
+def test_score_is_recall_of_labelled_rows(fitted, digits):
+    X, partly, y = digits
+    known = partly != -1
+    assert fitted.score(X, partly) == recall_at_k(fitted.transform(X[known]), y[known], k=1)
+    with pytest.raises(ValueError, match="y has less than two labelled"):
+        fitted.score(X, np.full(400, -1))
+
+
+def test_a_square_orthogonal_map_would_be_a_rotation(digits):
+    X, partly, _ = digits
+    X = X[:, 20:30]
+    assert quick(module=None, n_components=64).fit(X, partly).components_.shape == (5, 10)
+    assert quick(module=None, n_components=7).fit(X, partly).components_.shape == (7, 10)
+    closed = quick(module=None, method="lrml", n_components=64).fit(X, partly)
+    assert closed.components_.shape == (10, 10)
+
+
+def test_pickle_has_no_training_data(fitted, digits):
+    stored = pickle.dumps(fitted)
+    assert len(stored) < 100_000  # the training data alone has 200 KB
+    np.testing.assert_array_equal(
+        pickle.loads(stored).transform(digits[0]), fitted.transform(digits[0])
+    )
+
+
+def test_a_loss_that_is_not_finite_keeps_the_last_good_weights(digits):
+    X, partly, _ = digits
+    calls = []
+
+    def fragile(samples):
+        calls.append(1)
+        return samples * (float("nan") if len(calls) == 40 else 1.0)
+
+    with pytest.warns(ConvergenceWarning, match="epoch 2, batch 10.*weights of epoch 1 are kept"):
+        model = quick(augment=fragile).fit(X, partly)
+    assert len(model.history_) == 1
+    assert np.isfinite(model.transform(X)).all()
+    calls[:] = [1] * 39
+    with pytest.raises(ValueError, match=r"epoch 1, batch 1\b.*smaller lr"):
+        quick(augment=fragile).fit(X, partly)
+
+
+# Pipelines and search
+
+
+def test_grid_search_in_a_pipeline_scores_labelled_rows():
+    X, y = load_wine(return_X_y=True)
+    partly = np.where(np.arange(len(y)) % 4 == 0, y, -1)
+    scored = []
+
+    def accuracy(truth, prediction):
+        scored.append(len(truth))
+        return np.mean(truth == prediction)
+
+    class Nearest(KNeighborsClassifier):
+        def fit(self, X, y):
+            return super().fit(X[y != -1], y[y != -1])
+
+    model = make_pipeline(StandardScaler(), quick(max_epochs=1), Nearest(1))
+    grid = {"ssdmlembedder__angle": [30, 45], "ssdmlembedder__module__hidden": [(16,)]}
+    search = GridSearchCV(
+        model,
+        grid,
+        cv=PartiallyLabelledKFold(3),
+        scoring=make_scorer(accuracy),
+        error_score="raise",
+    )
+    search.fit(X, partly)
+    assert search.best_score_ > 0.85
+    assert sum(scored) == 2 * (partly != -1).sum()
+
+
+def test_parameters_of_parts_survive_cloning():
+    model = clone(quick(module__hidden=(7,), optimizer__weight_decay=0.1))
+    assert model.get_params()["module__hidden"] == (7,)
+    for wrong in ({"epochs": 3}, {"callbacks__name": 3}):
+        with pytest.raises(TypeError, match=f"no parameter '{next(iter(wrong))}'"):
+            SSDMLEmbedder(**wrong).fit([[0.0], [1.0]], [0, 1])
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        (np.full(30, -1), "y is -1 everywhere"),
+        (np.where(np.arange(30) < 5, 3, -1), "y has only one class"),
+        (np.zeros(29), r"y has shape \(29,\) for 30 samples"),
+        (np.full(30, np.nan), "y contains NaN"),
+        (None, "requires y"),
+    ],
+)
+def test_bad_labels_are_named(y, message):
+    X = np.random.default_rng(0).standard_normal((30, 3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(ValueError, match=message):
+            quick().fit(X, y)
+
+
+def test_one_label_of_each_class_is_enough_for_ssdml_alone(digits):
+    X, _, y = digits
+    partly = np.full(400, -1)
+    _, first = np.unique(y, return_index=True)
+    partly[first] = y[first]
+    assert quick(max_epochs=1).fit(X, partly).transform(X).shape == (400, 8)
+    for method in METHODS[1:]:
+        with pytest.raises(ValueError, match="no class with two labelled samples"):
+            quick(method=method).fit(X, partly)
+
+
+def test_numbers_of_neighbours_are_checked(digits):
+    X, partly, _ = digits
+    with pytest.raises(ValueError, match=r"n_neighbors=7 must be even.*6 or 8"):
+        quick(n_neighbors=7).fit(X, partly)
+    with pytest.raises(ValueError, match=r"n_neighbors=400 must be less than the 400 samples"):
+        quick(n_neighbors=400).fit(X, partly)
+    with pytest.raises(ValueError, match=r"n_neighbors=60 must be less than the 50 samples"):
+        quick(n_neighbors=60, partition_size=10).fit(X, partly)
+
+
+def test_all_labelled_is_a_warning(digits):
+    X, _, y = digits
+    with pytest.warns(UserWarning, match="all samples have a label.*DeepMetricEmbedder"):
+        model = quick(max_epochs=1).fit(X, y)
+    np.testing.assert_array_equal(model.propagated_labels_, y)
+
+
+def test_bad_parts_are_named(digits):
+    X, partly, _ = digits
+    with pytest.raises(ValueError, match="n_components=8 is more than the 3 outputs"):
+        quick(module=Narrow).fit(X, partly)
+    assert quick(module=Narrow, n_components=2).fit(X, partly).transform(X).shape == (400, 2)
+    with pytest.raises(TypeError, match="module must be"):
+        quick(module=len).fit(X, partly)
+    with pytest.raises(ValueError, match="augment='affine' changes images"):
+        quick(augment="affine").fit(X, partly)
+    with pytest.raises(TypeError, match="optimizer must be"):
+        quick(optimizer=len).fit(X, partly)

@@ -1,0 +1,166 @@
+"""Parts of the loop: partitions, batches, and the model."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("skorch")
+
+from skdml.semisupervised._affinity import make_graph  # noqa: E402
+from skdml.semisupervised._ssdml_objectives import (  # noqa: E402
+    AffinityTriplets,
+    GraphObjective,
+    NeighbourhoodTriplets,
+    Partition,
+    batch_pairs,
+    labelled_pairs,
+)
+from skdml.semisupervised._ssdml_training import (  # noqa: E402
+    MetricModel,
+    Plan,
+    draw_batches,
+    draw_partitions,
+    input_features,
+)
+
+
+def make_plan(**changes):
+    defaults = {
+        "n_neighbors": 4,
+        "damping": 0.9,
+        "graph": "symmetric",
+        "initial_graph": "input",
+        "partition_size": 30,
+        "epochs_per_partition": 2,
+        "max_epochs": 4,
+        "batch_size": 10,
+        "alternating": False,
+        "augment": None,
+        "device": "cpu",
+    }
+    return Plan(**{**defaults, **changes})
+
+
+@pytest.fixture
+def partition():
+    rng = np.random.default_rng(0)
+    codes = np.where(np.arange(33) < 6, np.arange(33) % 2, -1)
+    graph = make_graph(rng.standard_normal((33, 3)), 4)
+    return Partition(np.arange(33), codes, graph, rng.dirichlet([0.2, 0.2], 33))
+
+
+def test_every_unlabelled_row_has_its_turn_before_one_comes_again():
+    codes = np.where(np.arange(50) < 4, 0, -1)
+    partitions = draw_partitions(codes, 20, np.random.default_rng(0))
+    seen = []
+    for _ in range(7):
+        rows = next(partitions)
+        assert len(rows) == len(set(rows)) == 24
+        assert set(range(4)) <= set(rows)
+        seen.extend(set(rows) - set(range(4)))
+        counts = np.bincount(seen, minlength=50)[4:]
+        assert counts.max() - counts.min() <= 1
+    rows = next(draw_partitions(codes, 1000, np.random.default_rng(0)))
+    np.testing.assert_array_equal(rows, np.arange(50))
+
+
+def test_batches_hold_all_nodes_and_some_labelled_ones(partition):
+    objective = AffinityTriplets(40, 0.5)
+    batches = list(draw_batches(objective, partition, make_plan(), 4, np.random.default_rng(0)))
+    assert len(batches) == 4
+    nodes = np.concatenate([batch[0] for batch in batches])
+    assert set(nodes) == set(range(33))
+    assert len(nodes) == 33 + 4  # one labelled node more in each
+    for batch in batches:
+        for node, partner in batch.T:
+            assert partner in partition.graph.neighbors[node]
+
+
+def test_partners_are_the_nodes_themselves_where_samples_are_changed(partition):
+    plan, rng = make_plan(augment=torch.neg), np.random.default_rng(0)
+    for batch in draw_batches(AffinityTriplets(40, 0.5), partition, plan, 4, rng):
+        np.testing.assert_array_equal(*batch)
+    for batch in draw_batches(GraphObjective("lrml"), partition, plan, 4, rng):
+        assert (batch[0] != batch[1]).all()
+
+
+def test_batches_of_triplets(partition):
+    objective, rng = NeighbourhoodTriplets(40, 0.9), np.random.default_rng(0)
+    objective.begin(partition, rng)
+    assert len(objective.triplets) == 33 * 2
+    batches = list(draw_batches(objective, partition, make_plan(), 7, rng))
+    assert len(batches) == 7
+    drawn = np.concatenate([batch.T for batch in batches])
+    np.testing.assert_array_equal(np.unique(drawn, axis=0), np.unique(objective.triplets, axis=0))
+
+
+def test_small_sets_are_gone_through_several_times(partition):
+    objective, rng = AffinityTriplets(40, 0.5), np.random.default_rng(0)
+    batches = list(draw_batches(objective, partition, make_plan(batch_size=100), 5, rng))
+    assert [batch.shape for batch in batches] == [(2, 33 + 6)] * 5
+
+
+def test_pairs_of_labelled_nodes():
+    codes = np.array([1, -1, 0, 1, 1])
+    labelled, similar, dissimilar = labelled_pairs(codes)
+    np.testing.assert_array_equal(labelled, [0, 2, 3, 4])
+    assert similar.tolist() == [[0, 3], [0, 4], [3, 4]]
+    assert dissimilar.tolist() == [[0, 2], [2, 3], [2, 4]]
+    pairs, signs = batch_pairs(codes)
+    assert signs.tolist() == [1, 1, 1, -1, -1, -1]
+    assert pairs.shape == (6, 2)
+    many = labelled_pairs(np.arange(3000) % 3, np.random.default_rng(0))[0]
+    assert len(many) == len(set(many)) == 500
+
+
+def test_model_is_orthonormal_while_it_is_trained():
+    torch.manual_seed(0)
+    model = MetricModel(None, 6, 3, orthogonal=True)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    before = model.factor
+    for _ in range(20):
+        optimizer.zero_grad()
+        model(torch.rand(5, 6)).square().sum().backward()
+        optimizer.step()
+        np.testing.assert_allclose(model.factor.T @ model.factor, np.eye(3), atol=1e-5)
+    assert not np.allclose(model.factor, before, atol=0.1)
+
+
+def test_features_have_unit_length_before_L():
+    model = MetricModel(torch.nn.Linear(6, 4), 4, 2, orthogonal=False)
+    X = torch.rand(5, 6)
+    np.testing.assert_allclose(model.features(X).norm(dim=1).detach(), 1, rtol=1e-6)
+    model.factor = np.eye(4)[:, :2]
+    np.testing.assert_allclose(model(X).detach(), model.features(X)[:, :2].detach())
+
+
+def test_closed_forms_set_the_metric(partition):
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal((33, 5))
+    for method in ("lrml", "isdml", "apllr", "apit"):
+        objective = GraphObjective(method)
+        objective.begin(partition, rng)
+        factor = objective.move_metric(features, np.zeros((5, 4)), rng)
+        assert factor.shape == (5, 4)
+        assert np.isfinite(factor).all()
+        total = np.var(features @ factor, axis=0).sum()
+        assert 0.5 < total / np.var(features, axis=0).sum() <= 1 + 1e-9
+
+
+def test_graphs_of_tables_are_of_the_rows_and_of_a_metric_of_the_labels():
+    rng = np.random.default_rng(0)
+    y = np.arange(120) % 2
+    rows = rng.standard_normal((120, 5))
+    rows[:, 0] = 2 * y + 0.3 * rng.standard_normal(120)
+    codes = np.where(np.arange(120) < 20, y, -1)
+    X = torch.from_numpy(rows.astype(np.float32))
+    plain, learned = input_features(X, codes, 6, rng)
+    np.testing.assert_allclose(plain[0], rows, atol=1e-6)
+    spread = [
+        np.abs(part[0][y == 0].mean(0) - part[0][y == 1].mean(0)).max() / part[0].std()
+        for part in (plain, learned)
+    ]
+    assert spread[1] > 1.2 * spread[0]
+    assert len(input_features(X, np.where(np.arange(120) < 2, y, -1), 6, rng)) == 1
+    images = input_features(X.reshape(-1, 1, 1, 5), codes, 6, rng)
+    assert [unit_length for _, unit_length in images] == [True]
