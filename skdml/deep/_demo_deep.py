@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-from sklearn.datasets import load_digits
-
 from .._demo._rows import DemoRow
 from .._demo._runner import Stopwatch
 from ..linear._knn_demo import noisy_digits
@@ -32,37 +29,4 @@ def demo(verbose=0):
         explanation="A network with two hidden layers maps digits of one kind near each other. "
         "Recall@1 is the share of test digits whose nearest other test digit is of their kind.",
         figures=[("Test rows along two leading axes, before and after.", display.figure_)],
-    )
-    yield _clouds(verbose)
-
-
-def _clouds(verbose):
-    X, y = load_digits(return_X_y=True)
-    shifts = np.random.default_rng(0).integers(-1, 2, size=(len(X), 2))
-    shifted = [
-        np.roll(image, shift, axis=(0, 1))
-        for image, shift in zip(X.reshape(-1, 8, 8) / 16, shifts, strict=True)
-    ]
-    X = np.stack(shifted)[:, None]
-    X_test, y_test = X[400:800], y[400:800]
-    model = DeepMetricEmbedder(
-        "convnet",
-        module__channels=(8, 16),
-        embedding_dim=32,
-        loss="wtriplet",
-        max_epochs=2,
-        random_state=0,
-        verbose=verbose,
-    )
-    with Stopwatch() as watch:
-        model.fit(X[:400], y[:400])
-    return DemoRow(
-        estimator='DeepMetricEmbedder(loss="wtriplet")',
-        task="digits as images, shifted by a pixel",
-        measure="recall@1",
-        baseline=float(recall_at_k(X_test.reshape(len(X_test), -1), y_test, k=1)),
-        learned=model.score(X_test, y_test),
-        seconds=watch.seconds,
-        explanation="A digit is a cloud of four points, one for each quarter of the image; digits "
-        "are compared by the transport between their clouds, in training and in search.",
     )

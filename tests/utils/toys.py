@@ -129,7 +129,7 @@ class FullySupervised(SemiSupervised):
             raise ValueError(f"y has -1: {self._advice}")
         return np.unique(y)
 
-    _advice = "use SemiSupervised for unlabelled rows"
+    _advice = "use SemiSupervised, or SSDMLEmbedder, for unlabelled rows"
 
 
 class Asymmetric(ClassifierMixin, SemiSupervised):
