@@ -109,7 +109,7 @@ class WassersteinGenerator(DensityMixin, CallbackSupportMixin, BaseEstimator):
         The generator. It returns scaled rows: use `sample`.
     critics_ : list of torch.nn.Module
         The critics' networks; empty with the Euclidean cost.
-    wasserstein_curve_ : ndarray of shape (n_iter_,)
+    wasserstein_curve_ : ndarray of shape (`n_iter_`,)
         The distance of points and rows in each update, on the batches of that update; with the
         common scaling and the Euclidean cost in units of X.
     potentials_ : ndarray of shape (batch_size,) or (n_critics, batch_size)
