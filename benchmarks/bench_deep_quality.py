@@ -233,10 +233,7 @@ def make_targets(rows):
 
 
 def run(options):
-    parts = options.extra["parts"].split(",")
-    unknown = set(parts) - set(PARTS)
-    if unknown:
-        raise SystemExit(f"--parts: {', '.join(sorted(unknown))} not among {', '.join(PARTS)}")
+    parts = options.parts(PARTS)
     cache = Cache(None if options.quick else "deep-quality", options.extra["fresh"])
     rows = []
     for part in parts:

@@ -109,7 +109,7 @@ def plan(parts, quick):
 
 
 def run(options):
-    parts = options.extra["parts"].split(",")
+    parts = options.parts(PARTS)
     cache = Cache(None if options.quick else "distributed", options.extra["fresh"])
     found = {}
     for part, name, params, more in plan(parts, options.quick):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -50,3 +51,11 @@ class Options:
     def pick(self, full: Value, quick: Value) -> Value:
         """Return `quick` in a quick run, else `full`."""
         return quick if self.quick else full
+
+    def parts(self, known: Sequence[str]) -> list[str]:
+        """Return the parts that ``--parts`` names; an unknown one ends the run."""
+        parts = self.extra["parts"].split(",")
+        unknown = sorted(set(parts) - set(known))
+        if unknown:
+            raise SystemExit(f"--parts: {', '.join(unknown)} not among {', '.join(known)}")
+        return parts

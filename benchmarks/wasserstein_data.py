@@ -121,7 +121,8 @@ def make_clouds(n_clouds, cloud):
     rng = np.random.default_rng(0)
     kinds = rng.standard_normal((50, *cloud))[rng.integers(50, size=n_clouds)]
     clouds = kinds + 0.5 * rng.standard_normal((n_clouds, *cloud))
-    return rng.permuted(clouds, axis=1).reshape(n_clouds, -1)
+    order = rng.permuted(np.tile(np.arange(cloud[0]), (n_clouds, 1)), axis=1)
+    return np.take_along_axis(clouds, order[:, :, None], axis=1).reshape(n_clouds, -1)
 
 
 def mean_of(results):

@@ -158,8 +158,7 @@ def count_batches(
 def classes_of_rank(n_classes: int, rank: int, n_ranks: int, seed: int, number: int) -> np.ndarray:
     """Return the classes that one of several ranks draws its batches of a pass from.
 
-    Every pass deals them out anew. With the same classes all along, a rank would train its replica
-    for them alone, and could keep them apart from those of others by what is particular to it.
+    Every pass deals them out anew, so that no replica is trained for some classes alone.
 
     Parameters
     ----------

@@ -81,8 +81,8 @@ class ConvNet(nn.Module):
     """A small network for images: blocks of convolution, batch norm and pooling, then a head.
 
     The head is the same for every place of the last map, where each can have some columns of the
-    embedding: new classes are told apart better than by a head over the whole map, which has many
-    more weights.
+    embedding. On characters of new alphabets this is better than a head over the whole map, which
+    has many more weights.
 
     Parameters
     ----------

@@ -49,7 +49,13 @@ class TransportMixin(PartParamsMixin):
                     "other modules, whose output is one point after the other, give "
                     "cloud=(n_points, point_dim)."
                 )
-            channels = self._params_of("module__").get("channels", CHANNELS)
+            params = self._params_of("module__")
+            if "head" in params:
+                raise ValueError(
+                    f"module__head={params['head']!r} has no place beside the points of the "
+                    "feature map: leave it out, or give cloud=(n_points, point_dim)."
+                )
+            channels = params.get("channels", CHANNELS)
             cloud = map_cloud(self._sample_shape, channels, self.embedding_dim)
         elif cloud is not None and not transport:
             raise ValueError(

@@ -190,9 +190,8 @@ def lazy_greedy(columns: Any, budget: int, tol: float = 0.0) -> tuple[NDArray, N
     n_rows = len(columns)
     similar = np.zeros(n_rows)
     winner = np.zeros(n_rows, dtype=np.intp)
-    gains = (
-        n_rows * columns.largest - columns.total()
-    )  # or more, where they are of an earlier round
+    # Bounds from above, where they are of an earlier round.
+    gains = n_rows * columns.largest - columns.total()
     rounds = np.zeros(n_rows, dtype=np.intp)
     picked: list[int] = []
     while len(picked) < min(budget, n_rows):

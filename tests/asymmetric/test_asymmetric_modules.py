@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 
 from skdml import AsymmetricMetricClassifier
 
@@ -54,6 +55,24 @@ def test_networks_learn_what_linear_maps_cannot():
     assert linear.score(queries, y) < 0.75
     assert model.objective_curve_[-1] < 0.5 * model.objective_curve_[0]
     assert not hasattr(model, "query_components_")
+
+
+def test_networks_with_random_weights_find_a_way_up_first():
+    X, y = load_digits(return_X_y=True)
+    X, y = X[:400] / 16, y[:400]
+    turned = X.reshape(-1, 8, 8)[:, :, ::-1].reshape(len(X), -1)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        modules = [
+            torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 8))
+            for _ in range(2)
+        ]
+    model = AsymmetricMetricClassifier(
+        query_module=modules[0], database_module=modules[1], max_iter=6, random_state=0
+    ).fit(X[::2], y[::2], X_query=turned[1::2], y_query=y[1::2])
+    assert model.objective_curve_[1] > model.objective_curve_[0]
+    assert (np.diff(model.objective_curve_[3:]) <= 0).all()
+    assert model.validation_curve_.min() < 0.6 * model.validation_curve_[0]
 
 
 def test_given_modules_are_left_alone():

@@ -177,6 +177,7 @@ def test_other_modules_have_points_of_four_columns(images):
         ({"embedding_dim": 3}, "3 is not divisible into the 4 points .* such as 4;"),
         ({"cloud": (5, 3)}, r"cloud=\(5, 3\) makes 15 columns, but the embedding has 16"),
         ({"cloud": (1, 16)}, "clouds of one point"),
+        ({"module__head": "dense"}, "module__head='dense' has no place beside the points"),
         ({"module__channels": (4, 4, 4)}, "clouds of one point"),
         ({"cloud": (4, 4, 1)}, r"cloud must be \(n_points, point_dim\)"),
         ({"cloud": (2.5, 6.4)}, "two whole numbers"),
