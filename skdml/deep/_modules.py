@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from ._gradients import N_ORIENTATIONS, OrientedGradients
+
 # The channels of the blocks of `ConvNet`.
 CHANNELS = (32, 64, 128)
 # With fewer columns for every place of the map, its head is over the whole map.
@@ -97,14 +99,20 @@ class ConvNet(nn.Module):
         multiple of the places; "points" is the same with one place after the other, row by row,
         for a multiple only; "dense" is linear in the whole map. "auto" is "map" with at least four
         columns for every place, and "dense" below.
+    gradients : bool, default=False
+        Whether oriented gradients take the place of the first block, whose channels do not count
+        then: for few labels, as there is nothing to learn about edges.
     """
 
-    def __init__(self, input_shape, embedding_dim, channels=CHANNELS, head="auto"):
+    def __init__(self, input_shape, embedding_dim, channels=CHANNELS, head="auto", gradients=False):
         super().__init__()
         depth = input_shape[0]
         height, width = map_shape(input_shape, channels)
         n_places = height * width
         blocks: list[nn.Module] = []
+        if gradients:
+            blocks.append(OrientedGradients())
+            depth, channels = N_ORIENTATIONS, channels[1:]
         for n_channels in channels:
             blocks += [
                 nn.Conv2d(depth, n_channels, 3, padding=1, bias=False),

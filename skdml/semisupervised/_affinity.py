@@ -14,9 +14,7 @@ from sklearn.preprocessing import normalize
 
 # An edge of two unit vectors weighs their cosine to this power.
 _SHARPNESS = 3
-# Labelled nodes that are held out to see how sure propagated classes are.
-_MAX_PROBES = 100
-# Powers that are tried on them; that without any; and the least chance that a class is given.
+# Powers that are tried on held-out labels; that without any; and the least chance of a class.
 _POWERS = 2.0 ** np.arange(-1, 6.5, 0.5)
 _DEFAULT_POWER = 4.0
 _LEAST_CHANCE = 1e-3
@@ -211,7 +209,7 @@ class ClassMass(NamedTuple):
 
 
 def propagate_classes(
-    flow: sparse.csr_array, codes: NDArray, n_classes: int, damping: float
+    flow: sparse.csr_array, codes: NDArray, n_classes: int, damping: float, n_probes: int = 100
 ) -> ClassMass:
     """Let the labels of nodes flow along a graph.
 
@@ -225,6 +223,8 @@ def propagate_classes(
         How many classes there are.
     damping : float
         How far labels flow.
+    n_probes : int, default=100
+        Labelled nodes that are held out, at most, to see how sure propagated classes are.
 
     Returns
     -------
@@ -238,7 +238,7 @@ def propagate_classes(
     start[labelled, codes[labelled]] = 1
     shares = start.sum(axis=0)
     others = labelled[shares[codes[labelled]] > 1]  # held out, some of the class are left
-    places = np.linspace(0, len(others) - 1, min(len(others), _MAX_PROBES)).astype(int)
+    places = np.linspace(0, len(others) - 1, min(len(others), n_probes)).astype(int)
     probes = others[places]
     sources = np.zeros((len(codes), len(probes)))
     sources[probes, np.arange(len(probes))] = 1
@@ -253,15 +253,19 @@ def propagate_classes(
     )
 
 
-def class_distributions(masses: list[ClassMass], codes: NDArray) -> NDArray:
+def class_distributions(
+    masses: list[ClassMass], codes: NDArray, reference: ClassMass | None = None
+) -> NDArray:
     """Return the distribution over classes at each node, from the mass on one or more graphs.
 
     Parameters
     ----------
     masses : list of ClassMass
-        Of graphs of the same nodes; the first is best of features that have not seen the labels.
+        Of graphs of the same nodes.
     codes : ndarray of shape (n_nodes,)
         The number of a node's class; -1 where it is not known.
+    reference : ClassMass, default=None
+        Of a graph of features that have not seen the labels; the first of `masses` if None.
 
     Returns
     -------
@@ -271,25 +275,29 @@ def class_distributions(masses: list[ClassMass], codes: NDArray) -> NDArray:
     Notes
     -----
     Labels that flow far reach every node, so that the mass is nearly even and says little of how
-    sure a class is. That of the first graph is raised to the power that makes its held-out labels
-    most likely. Other graphs are of features that were trained with the labels, which cannot be
-    held out there: these get the power at which they are as sure as the first, on average. The
+    sure a class is. That of the reference is raised to the power that makes its held-out labels
+    most likely. Other graphs may be of features that were trained with the labels, which cannot be
+    held out there: each gets the power at which it is as sure as the reference, on average. The
     result is the geometric mean, so that a node on which graphs disagree counts as unsure.
     """
     unlabelled = codes < 0
-    first = masses[0]
-    classes = _raise(first.mass, _best_power(first.held_out, codes[first.probes]))
-    level = _confidence(classes[unlabelled])
+    reference = masses[0] if reference is None else reference
+    sure = _raise(reference.mass, _best_power(reference.held_out, codes[reference.probes]))
+    level = _confidence(sure[unlabelled])
+    classes = _match_confidence(masses[0].mass, unlabelled, level)
     for other in masses[1:]:
-        gaps = [
-            abs(_confidence(_raise(other.mass, power)[unlabelled]) - level) for power in _POWERS
-        ]
-        matched = _raise(other.mass, _POWERS[int(np.argmin(gaps))])
-        classes = _pool(classes, matched)
+        classes = _pool(classes, _match_confidence(other.mass, unlabelled, level))
     labelled = np.flatnonzero(~unlabelled)
     classes[labelled] = 0
     classes[labelled, codes[labelled]] = 1
     return classes
+
+
+def _match_confidence(mass, unlabelled, level):
+    """Raise distributions to the power at which they are as sure as `level`, on average."""
+    some = mass[unlabelled]
+    gaps = [abs(_confidence(_raise(some, power)) - level) for power in _POWERS]
+    return _raise(mass, _POWERS[int(np.argmin(gaps))])
 
 
 def _raise(mass, power):

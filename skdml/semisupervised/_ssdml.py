@@ -54,9 +54,10 @@ class SSDMLEmbedder(
         affinity propagation from a prior metric, by a likelihood ratio (APLLR) or by ITML (APIT).
         Their weights are parameters such as ``loss__graph_weight``.
     module : {"mlp", "convnet"}, class or None, default="mlp"
-        The network: fully connected, for tables; convolutional, for images; a subclass of
-        ``torch.nn.Module``, as in :class:`~skdml.deep.DeepMetricEmbedder`; or None, a linear metric
-        of the columns of X. The network has twice `n_components` outputs, if it can be told.
+        The network: fully connected, for tables; convolutional, for images, on their oriented
+        gradients (on pixels with ``module__gradients=False``); a subclass of ``torch.nn.Module``,
+        as in :class:`~skdml.deep.DeepMetricEmbedder`; or None, a linear metric of the columns of X.
+        The network has twice `n_components` outputs, if it can be told.
     n_components : int, default=64
         Columns of the embedding. With ``module=None``, as many as X has columns at most; half of
         them for an orthogonal map, which would be a mere rotation otherwise.
@@ -84,8 +85,9 @@ class SSDMLEmbedder(
     max_epochs : int, default=50
         Epochs in all.
     initial_graph : {"input", "network"}, default="input"
-        The first graph is of the input or of the untrained network. With "input", the input counts
-        later too: classes are the geometric mean of what flows along all graphs.
+        The first graph is of the input, which is oriented gradients for images, or of the untrained
+        network. With "input", the input counts later too: classes are the geometric mean of what
+        flows along all graphs.
     instance_weight : float, default=0.5
         The weight of a term which tells each sample, changed at random, from others that may be of
         another class: it keeps what the classes forget. Without `augment`, a sample goes with one
@@ -350,6 +352,8 @@ class SSDMLEmbedder(
             return MetricModel(None, width, n_components, parametrized)
         module = find_module(self.module)
         arguments = module_arguments(module, self._sample_shape, 2 * self.n_components)
+        if self.module == "convnet":
+            arguments["gradients"] = True
         arguments.update(self._params_of("module__"))
         backbone = module(**arguments)
         width = embed(backbone, samples[:2]).shape[1]

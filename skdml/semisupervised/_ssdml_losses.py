@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+_LEAST_SHARE = 1e-6
+
 
 def angular_loss(
     anchors: Tensor, positives: Tensor, negatives: Tensor, angle: float, scale: float = 1.0
@@ -64,6 +66,35 @@ def instance_loss(first: Tensor, second: Tensor, alike: Tensor, temperature: flo
     own = torch.eye(len(first), dtype=torch.bool, device=first.device)
     logits = (logits / temperature).masked_fill(alike & ~own, -torch.inf)
     return functional.cross_entropy(logits, torch.arange(len(first), device=first.device))
+
+
+def labelled_loss(distances: Tensor, classes: Tensor, labels: Tensor, temperature: float) -> Tensor:
+    r"""Let each row find its class among the labelled rows.
+
+    .. math:: -\sum_c p_i(c) \log \frac{\sum_{j : y_j = c} e^{-d_{ij}^2 / t}}
+              {\sum_j e^{-d_{ij}^2 / t}}
+
+    This is the objective of neighbourhood components analysis, with propagated classes p.
+
+    Parameters
+    ----------
+    distances : Tensor of shape (n_rows, n_labelled)
+        Squared distances to labelled rows; very large where it is the row itself.
+    classes : Tensor of shape (n_rows, n_classes)
+        The distributions of the rows over classes.
+    labels : Tensor of shape (n_labelled,)
+        The numbers of the classes of labelled rows.
+    temperature : float
+        t.
+
+    Returns
+    -------
+    loss : Tensor
+        The mean over rows. A class that is not found counts as if its share were one in a million.
+    """
+    members = functional.one_hot(labels, classes.shape[1]).to(distances)
+    shares = functional.softmax(-distances / temperature, dim=1) @ members
+    return -(classes * shares.clamp_min(_LEAST_SHARE).log()).sum(1).mean()
 
 
 def pair_distances(embeddings: Tensor, pairs: Tensor) -> Tensor:

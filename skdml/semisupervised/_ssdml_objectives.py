@@ -29,6 +29,7 @@ from ._ssdml_losses import (
     angular_loss,
     graph_loss,
     instance_loss,
+    labelled_loss,
     pair_distances,
     seraph_loss,
 )
@@ -39,6 +40,10 @@ _SCALE = 4.0
 # Affinity above which two rows are taken to be alike.
 _ALIKE = 0.5
 _TEMPERATURE = 0.2
+# Squared distances are divided by this where a row looks for its class among the labelled ones; and
+# it does not find itself.
+_WIDTH = 0.1
+_AWAY = 1e6
 # Rows of the sample on which L is moved in alternating training, and pairs of SERAPH's metric.
 _SAMPLE = 1000
 _MAX_PAIRS = 5000
@@ -68,7 +73,7 @@ class Partition(NamedTuple):
 
 
 class AffinityTriplets:
-    """SSDML with triplets by propagated affinity, and each row near its partner.
+    """SSDML with triplets by propagated affinity, rows near their partners and labelled rows.
 
     Parameters
     ----------
@@ -87,6 +92,7 @@ class AffinityTriplets:
 
     def begin(self, partition, rng):
         """Take a new partition."""
+        self.codes = partition.codes
         self.classes = torch.from_numpy(partition.classes.astype(np.float32))
 
     def loss(self, batch, first, second):
@@ -98,10 +104,18 @@ class AffinityTriplets:
         loss = angular_loss(
             first[anchors], second[positives], second[negatives], self.angle, _SCALE
         )
+        loss = loss + self._find_labels(batch[0], first)
         if self.instance_weight:
             term = instance_loss(first, second, affinity > _ALIKE, _TEMPERATURE)
             loss = loss + self.instance_weight * term
         return loss
+
+    def _find_labels(self, nodes, embeddings):
+        places = np.flatnonzero(self.codes[nodes] >= 0)
+        own = torch.from_numpy(nodes[:, None] == nodes[places]).to(embeddings.device)
+        distances = torch.cdist(embeddings, embeddings[places]).square().masked_fill(own, _AWAY)
+        labels = torch.from_numpy(self.codes[nodes[places]]).to(embeddings.device)
+        return labelled_loss(distances, self.classes[nodes].to(embeddings), labels, _WIDTH)
 
     def move_metric(self, features, factor, rng):
         """Return L after some steps of conjugate gradients on the triplets of a sample of rows."""

@@ -15,6 +15,7 @@ from torch.nn import functional
 from torch.nn.utils import parametrizations
 
 from ..deep._batches import _Shuffled
+from ..deep._gradients import oriented_gradients
 from ..deep._modules import check_embeddings
 from ..deep._net import NotFinite, embed
 from ._affinity import class_distributions, describe_graph, make_graph, propagate_classes
@@ -25,8 +26,12 @@ from ._stiefel import orthonormal
 _MIN_BATCHES = 30
 # Labelled rows that come with each batch, beside those that are in it: one in so many.
 _LABELLED_SHARE = 8
+# About so many cells of oriented gradients along the shorter side of an image.
+_CELLS = 7
 # A graph of a table with more columns is of the columns as they are.
 _MAX_COLUMNS = 500
+# Of the dissimilar pairs in its metric: they are nearly all pairs, and say little of a column.
+_DISSIMILAR_WEIGHT = 0.1
 # Logits of pretraining are cosines times this.
 _LOGIT_SCALE = 16.0
 
@@ -254,18 +259,20 @@ def input_features(
 ) -> list[tuple[NDArray, bool]]:
     """Return the features of graphs of the input, and whether they are meant at unit length.
 
-    Images are taken as they are. Columns of a table are of unequal importance: rows are taken as
-    they are, and mapped by the metric of LRML, which a few labels and the first graph give; unless
-    there are too many columns, or no class has two labels.
+    Images are compared by their oriented gradients. Columns of a table are of unequal importance:
+    there are the rows as they are, and mapped by the metric of LRML, which a few labels and the
+    first graph give; unless there are too many columns, or no class has two labels.
     """
-    rows = samples.flatten(1).numpy().astype(float)
     if samples.ndim > 2:
-        return [(rows, True)]
+        cell = max(1, round(min(samples.shape[2:]) / _CELLS))
+        parts = [oriented_gradients(part, cell).flatten(1) for part in samples.split(1000)]
+        return [(torch.cat(parts).numpy().astype(float), True)]
+    rows = samples.flatten(1).numpy().astype(float)
     features = [(rows, False)]
     n_columns = rows.shape[1]
     if n_columns <= _MAX_COLUMNS and np.bincount(codes[codes >= 0]).max() > 1:
         graph = make_graph(rows, n_neighbors, unit_length=False)
-        objective = GraphObjective("lrml")
+        objective = GraphObjective("lrml", dissimilar_weight=_DISSIMILAR_WEIGHT)
         objective.begin(Partition(np.arange(len(rows)), codes, graph, np.empty((0, 0))), rng)
         factor = objective.move_metric(rows, np.empty((n_columns, n_columns)), rng)
         features.append((rows @ factor, False))
@@ -276,21 +283,27 @@ def make_partition(model, samples, rows, codes, plan, rng, is_first=False):
     """Join rows by a graph and let the labels flow.
 
     The first graph is of the input, or of the network as `initial_graph` says. Later ones are of
-    the network; with initial_graph="input" what flows along the graphs of the input counts too.
+    the network; with initial_graph="input" what flows along the best graph of the input counts too.
     """
     some, known = samples[rows], codes[rows]
     n_classes = int(codes.max()) + 1
-    graphs = []
+
+    def join(features, unit_length=True):
+        return make_graph(features, plan.n_neighbors, plan.graph, unit_length)
+
+    def flow_along(graph, **params):
+        return propagate_classes(graph.flow, known, n_classes, plan.damping, **params)
+
+    graphs, masses, reference = [], [], None
     if plan.initial_graph == "input" or model.backbone is None:
         features = input_features(some, known, plan.n_neighbors, rng)
-        graphs += [make_graph(Z, plan.n_neighbors, plan.graph, unit) for Z, unit in features]
-    newest = 0
+        graphs = [join(*one) for one in features]
+        reference = flow_along(graphs[0])
+        masses = [flow_along(graphs[-1], n_probes=0) if len(graphs) > 1 else reference]
     if model.backbone is not None and not (is_first and graphs):
-        features = model.embed_features(some, plan.device)
-        graphs.append(make_graph(features, plan.n_neighbors, plan.graph))
-        newest = -1
-    masses = [propagate_classes(one.flow, known, n_classes, plan.damping) for one in graphs]
-    return Partition(rows, known, graphs[newest], class_distributions(masses, known))
+        graphs.append(join(model.embed_features(some, plan.device)))
+        masses.append(flow_along(graphs[-1], n_probes=0 if masses else 100))
+    return Partition(rows, known, graphs[-1], class_distributions(masses, known, reference))
 
 
 def propagate_all(

@@ -175,7 +175,7 @@ def test_partitions_and_their_graphs(digits):
     for figures in model.graph_statistics_:
         assert figures["n_nodes"] == 140
         assert 0 < figures["mean_confidence"] <= 1
-    assert np.mean(model.propagated_labels_ == y) > 0.7  # rows of no partition too
+    assert np.mean(model.propagated_labels_ == y) > 0.6  # rows of no partition too
 
 
 def test_rows_out_of_reach_have_no_label():

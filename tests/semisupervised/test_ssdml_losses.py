@@ -14,6 +14,7 @@ from skdml.semisupervised._ssdml_losses import (  # noqa: E402
     angular_loss,
     graph_loss,
     instance_loss,
+    labelled_loss,
     pair_distances,
     seraph_loss,
 )
@@ -59,6 +60,21 @@ def test_instance_loss_leaves_out_what_is_alike():
         others = sum(scores[j] for j in range(4) if j != i and not alike[i, j])
         total -= math.log(scores[i] / (scores[i] + others))
     assert instance_loss(first, second, alike, 0.3).item() == pytest.approx(total / 4)
+
+
+def test_labelled_loss_is_the_likelihood_of_classes_by_neighbours():
+    distances = make(3, 4, positive=True)
+    classes = torch.tensor([[1.0, 0.0, 0.0], [0.2, 0.8, 0.0], [0.5, 0.3, 0.2]], dtype=float)
+    labels = torch.tensor([1, 0, 1, 0])  # none is of the third class
+    total = 0.0
+    for i in range(3):
+        weights = [math.exp(-distances[i, j].item() / 0.5) for j in range(4)]
+        for c in range(3):
+            share = sum(weights[j] for j in range(4) if labels[j] == c) / sum(weights)
+            total -= classes[i, c].item() * math.log(max(share, 1e-6))
+    value = labelled_loss(distances, classes, labels, 0.5)
+    assert value.item() == pytest.approx(total / 3)
+    assert gradcheck(lambda d: labelled_loss(d, classes, labels, 0.5), distances)
 
 
 def test_graph_loss_is_a_sum_of_means():
