@@ -116,11 +116,13 @@ def _bend(image, pixels, rng):
     return ndimage.map_coordinates(image[0], np.indices(shape) + field, order=1)[None]
 
 
-def make_clouds(n_clouds, cloud):
-    """Return clouds as rows: 50 kinds of clouds, with noise, their points in any order."""
+def make_clouds(n_clouds, cloud, n_kinds):
+    """Return clouds as rows, their points in any order: some kinds with noise, or noise alone."""
     rng = np.random.default_rng(0)
-    kinds = rng.standard_normal((50, *cloud))[rng.integers(50, size=n_clouds)]
-    clouds = kinds + 0.5 * rng.standard_normal((n_clouds, *cloud))
+    clouds = rng.standard_normal((n_clouds, *cloud))
+    if n_kinds is not None:
+        kinds = rng.standard_normal((n_kinds, *cloud))
+        clouds = kinds[rng.integers(n_kinds, size=n_clouds)] + 0.5 * clouds
     order = rng.permuted(np.tile(np.arange(cloud[0]), (n_clouds, 1)), axis=1)
     return np.take_along_axis(clouds, order[:, :, None], axis=1).reshape(n_clouds, -1)
 
