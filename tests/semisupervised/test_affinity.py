@@ -163,6 +163,19 @@ def test_graphs_are_as_sure_as_the_first_and_pooled_where_they_are_known():
     np.testing.assert_allclose(against[:4], 0.5)
 
 
+def test_a_graph_that_knows_the_labels_is_as_sure_as_one_that_does_not():
+    rng = np.random.default_rng(0)
+    codes = np.repeat([0, 1, -1], [20, 20, 40])
+    even = np.column_stack([np.full(80, 0.55), np.full(80, 0.45)])
+    sharp = rng.dirichlet([0.3, 0.3], 80)
+    # Held-out labels of the first are as good as drawn at random: it is not sure of anything.
+    unsure = ClassMass(even, np.arange(40), even[:40])
+    seen = ClassMass(sharp, np.empty(0, dtype=int), np.empty((0, 2)))
+    classes = class_distributions([seen], codes, reference=unsure)
+    assert classes[40:].max(axis=1).mean() < sharp[40:].max(axis=1).mean()
+    np.testing.assert_array_equal(classes[40:].argmax(axis=1), sharp[40:].argmax(axis=1))
+
+
 def test_nodes_that_no_label_reaches_have_no_class():
     rows = np.concatenate([np.linspace(0, 1, 10), np.linspace(50, 51, 6)])[:, None]
     codes = np.full(16, -1)

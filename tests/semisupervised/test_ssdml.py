@@ -18,6 +18,7 @@ pytest.importorskip("skorch")
 from torch import nn  # noqa: E402
 
 from skdml import SSDMLEmbedder  # noqa: E402
+from skdml.deep._gradients import OrientedGradients  # noqa: E402
 from skdml.metrics import cluster_nmi, recall_at_k  # noqa: E402
 from skdml.semisupervised import PartiallyLabelledKFold  # noqa: E402
 
@@ -361,3 +362,21 @@ def test_bad_parts_are_named(digits):
         quick(augment="affine").fit(X, partly)
     with pytest.raises(TypeError, match="optimizer must be"):
         quick(optimizer=len).fit(X, partly)
+
+
+def test_convolutional_network_sees_edges(digits):
+    X, partly, _ = digits
+    params = {
+        "module": "convnet",
+        "module__channels": (4, 8),
+        "input_shape": (1, 8, 8),
+        "n_components": 4,
+        "max_epochs": 1,
+        "random_state": 0,
+    }
+    model = SSDMLEmbedder(**params).fit(X, partly)
+    assert isinstance(model.module_.backbone[0], OrientedGradients)
+    pixels = SSDMLEmbedder(module__gradients=False, **params).fit(X, partly)
+    assert not isinstance(pixels.module_.backbone[0], OrientedGradients)
+    # Edges do not depend on what is added to all pixels.
+    np.testing.assert_allclose(model.transform(X + 0.5), model.transform(X), atol=1e-4)
