@@ -29,6 +29,8 @@ _BLOCK_SIZE = 2**20
 _SAMPLED_PAIRS = 500
 # Rows whose gain is computed at once.
 _AT_ONCE = 32
+# All distances of a class are kept where it has no more rows.
+_KEPT_ROWS = 2048
 # Plans need not be exact to tell which rows are near.
 _TOL, _MAX_ITER = 1e-3, 100
 
@@ -107,8 +109,8 @@ def wasserstein_coreset(
     budgets = _budgets(size, [len(group) for group in groups])
     chosen, weights = [], []
     for group, budget in zip(groups, budgets, strict=True):
-        columns = _Divergences(X[group], cloud, p, reg, solver, n_candidates, rng)
-        picked, won = lazy_greedy(columns, budget, tol)
+        divergences = _Divergences(X[group], cloud, p, reg, solver, n_candidates, rng)
+        picked, won = lazy_greedy(divergences, budget, tol)
         chosen.append(group[picked])
         weights.append(won)
     return np.concatenate(chosen), np.concatenate(weights)
@@ -166,15 +168,15 @@ def measure_coreset(
     return points[np.lexsort(points.T[::-1])]
 
 
-def lazy_greedy(columns: Any, budget: int, tol: float = 0.0) -> tuple[NDArray, NDArray]:
+def lazy_greedy(divergences: Any, budget: int, tol: float = 0.0) -> tuple[NDArray, NDArray]:
     """Choose by the largest gain in facility location; gains can only fall, so most wait.
 
     Parameters
     ----------
-    columns : object
-        ``len(columns)`` rows; ``columns[rows]`` has the distances of all rows to some, a column
-        each, and ``columns.total()`` the sum of each column; ``columns.largest`` bounds all
-        distances.
+    divergences : object
+        ``len(divergences)`` rows; ``divergences[rows]`` has the distances of some to all, a row
+        each, and ``divergences.total()`` their sums for every row; ``divergences.largest`` bounds
+        all distances.
     budget : int
         Rows to choose.
     tol : float
@@ -187,11 +189,11 @@ def lazy_greedy(columns: Any, budget: int, tol: float = 0.0) -> tuple[NDArray, N
     weights : ndarray of shape (n_picked,)
         Rows that are nearest to each.
     """
-    n_rows = len(columns)
+    n_rows, largest = len(divergences), divergences.largest
     similar = np.zeros(n_rows)
     winner = np.zeros(n_rows, dtype=np.intp)
     # Bounds from above, where they are of an earlier round.
-    gains = n_rows * columns.largest - columns.total()
+    gains = n_rows * largest - divergences.total()
     rounds = np.zeros(n_rows, dtype=np.intp)
     picked: list[int] = []
     while len(picked) < min(budget, n_rows):
@@ -199,13 +201,13 @@ def lazy_greedy(columns: Any, budget: int, tol: float = 0.0) -> tuple[NDArray, N
         if rounds[row] < len(picked):
             promising = np.argsort(-gains)[:_AT_ONCE]
             promising = promising[rounds[promising] < len(picked)]
-            rises = columns.largest - columns[promising] - similar[:, None]
-            gains[promising] = np.maximum(rises, 0, out=rises).sum(axis=0)
+            rises = largest - similar - divergences[promising]
+            gains[promising] = np.maximum(rises, 0, out=rises).sum(axis=1)
             rounds[promising] = len(picked)
             continue
         if picked and gains[row] <= tol * similar.sum():
             break
-        own = columns.largest - columns[np.array([row])][:, 0]
+        own = largest - divergences[np.array([row])][0]
         better = own > similar if picked else np.ones(n_rows, dtype=bool)
         similar[better], winner[better] = own[better], len(picked)
         winner[row] = len(picked)
@@ -216,7 +218,7 @@ def lazy_greedy(columns: Any, budget: int, tol: float = 0.0) -> tuple[NDArray, N
 
 
 class _Divergences:
-    """Columns of the matrix of divergences of some rows, made when they are asked for."""
+    """The matrix of divergences of some rows; of many, made row by row when asked for."""
 
     def __init__(self, X, cloud, p, reg, solver, n_candidates, rng):
         self._near: list[tuple[NDArray, NDArray]] | None = None
@@ -232,6 +234,7 @@ class _Divergences:
         if self._near is not None:
             found = [values.max(initial=0.0) for _, values in self._near]
             self.largest = max(self.largest, *found)
+        self._kept = self._measure(np.arange(len(X))) if len(X) <= _KEPT_ROWS else None
 
     def _embed(self, clouds, p, reg, solver, n_candidates, rng):
         n_rows = len(clouds)
@@ -267,22 +270,26 @@ class _Divergences:
         return len(self._vectors)
 
     def __getitem__(self, rows):
-        squared = self._squares[:, None] + self._squares[rows]
-        squared -= 2 * self._vectors @ self._vectors[rows].T
+        return self._measure(rows) if self._kept is None else self._kept[rows]
+
+    def _measure(self, rows):
+        squared = self._squares[rows][:, None] + self._squares
+        squared -= 2 * self._vectors[rows] @ self._vectors.T
         np.maximum(squared, 0, out=squared)
-        distances = self._scale * (squared if self._power == 2 else np.sqrt(squared))
+        distances = squared if self._power == 2 else np.sqrt(squared)
+        distances *= self._scale
         for place, row in enumerate(rows):
-            distances[row, place] = 0.0
+            distances[place, row] = 0.0
             if self._near is not None:
                 near, values = self._near[row]
-                distances[near, place] = values
+                distances[place, near] = values
         return distances
 
     def total(self):
-        """Return the sums of all columns, a block at a time."""
+        """Return for each row the sum of its distances, a block at a time."""
         step = max(1, _BLOCK_SIZE // len(self))
         blocks = [
-            self[np.arange(start, min(start + step, len(self)))].sum(axis=0)
+            self[np.arange(start, min(start + step, len(self)))].sum(axis=1)
             for start in range(0, len(self), step)
         ]
         return np.concatenate(blocks)

@@ -7,13 +7,13 @@ import pytest
 
 pytest.importorskip("ot")
 
-from skdml.transport import measure_coreset, sinkhorn_divergence, wasserstein_coreset
+from skdml.transport import _coreset, measure_coreset, sinkhorn_divergence, wasserstein_coreset
 from skdml.transport._coreset import lazy_greedy
 
 CLOUD = (5, 2)
 
 
-class Columns:
+class Matrix:
     """A matrix of distances, as `lazy_greedy` asks for it."""
 
     def __init__(self, distances):
@@ -23,11 +23,11 @@ class Columns:
     def __len__(self):
         return len(self.distances)
 
-    def __getitem__(self, row):
-        return self.distances[:, row]
+    def __getitem__(self, rows):
+        return self.distances[rows]
 
     def total(self):
-        return self.distances.sum(axis=0)
+        return self.distances.sum(axis=1)
 
 
 def make_distances(seed, n_rows=9):
@@ -51,7 +51,7 @@ def make_rows(seed=0, n_rows=60):
 @pytest.mark.parametrize("budget", [1, 2, 4])
 def test_greedy_reaches_its_share_of_the_best_subset(seed, budget):
     distances = make_distances(seed)
-    picked, _ = lazy_greedy(Columns(distances), budget)
+    picked, _ = lazy_greedy(Matrix(distances), budget)
     subsets = itertools.combinations(range(len(distances)), budget)
     best = max(value(distances, subset) for subset in subsets)
     assert value(distances, picked) >= (1 - 1 / np.e) * best
@@ -61,7 +61,7 @@ def test_greedy_reaches_its_share_of_the_best_subset(seed, budget):
 @pytest.mark.parametrize("seed", range(4))
 def test_lazy_is_the_plain_greedy(seed):
     distances = make_distances(seed, 20)
-    picked, weights = lazy_greedy(Columns(distances), 6)
+    picked, weights = lazy_greedy(Matrix(distances), 6)
     plain = []
     for _ in range(6):
         rest = [row for row in range(20) if row not in plain]
@@ -74,8 +74,8 @@ def test_lazy_is_the_plain_greedy(seed):
 def test_a_tolerance_stops_early():
     points = np.repeat([0.0, 1.0, 10.0], 5)
     distances = (points[:, None] - points) ** 2
-    assert len(lazy_greedy(Columns(distances), 15, tol=1e-6)[0]) == 3
-    assert len(lazy_greedy(Columns(distances), 15)[0]) <= 4  # nothing more to gain
+    assert len(lazy_greedy(Matrix(distances), 15, tol=1e-6)[0]) == 3
+    assert len(lazy_greedy(Matrix(distances), 15)[0]) <= 4  # nothing more to gain
 
 
 def test_budgets_by_class_and_weights_that_sum_to_the_rows():
@@ -105,7 +105,7 @@ def test_few_candidates_choose_nearly_as_well_as_all_pairs():
 def test_without_clouds_the_distance_is_euclidean(p):
     X = np.random.default_rng(2).standard_normal((30, 3))
     squared = ((X[:, None] - X) ** 2).sum(-1)
-    wanted, _ = lazy_greedy(Columns(squared if p == 2 else np.sqrt(squared)), 5)
+    wanted, _ = lazy_greedy(Matrix(squared if p == 2 else np.sqrt(squared)), 5)
     assert wasserstein_coreset(X, size=5, p=p)[0].tolist() == wanted.tolist()
     one_point = wasserstein_coreset(X, size=5, p=p, cloud=(1, 3))[0]
     assert one_point.tolist() == wanted.tolist()
@@ -166,3 +166,12 @@ def test_wrong_input_is_named(change, message):
 def test_wrong_sizes_of_measure_coresets_are_named(size):
     with pytest.raises(ValueError, match="size"):
         measure_coreset(make_rows()[0], size)
+
+
+def test_many_rows_are_chosen_as_few_are(monkeypatch):
+    X, kinds = make_rows()
+    kept = wasserstein_coreset(X, kinds, 0.3, cloud=CLOUD, random_state=0)
+    monkeypatch.setattr(_coreset, "_KEPT_ROWS", 0)
+    asked = wasserstein_coreset(X, kinds, 0.3, cloud=CLOUD, random_state=0)
+    np.testing.assert_array_equal(asked[0], kept[0])
+    np.testing.assert_array_equal(asked[1], kept[1])
