@@ -9,6 +9,7 @@ images and the flow of 100 labels along it. Results are kept as they come: a run
 interrupted goes on where it stopped (`--fresh` starts anew).
 """
 
+import functools
 import json
 import time
 
@@ -291,15 +292,10 @@ def make_targets(rows):
 
 
 def run(options):
-    parts = options.parts(PARTS)
     cache = Cache(None if options.quick else "ssdml", options.extra["fresh"])
-    rows = []
-    for part in parts:
-        progress(part)
-        if part == "propagation":
-            rows += run_propagation(options)
-        else:
-            rows += run_part(part, options, cache)
+    runners = {part: functools.partial(run_part, part, options, cache) for part in PARTS}
+    runners["propagation"] = functools.partial(run_propagation, options)
+    rows = options.run_parts("ssdml", runners)
     return Report(
         name="ssdml",
         title="a hundred labels, percent; and 1-NN on tables",

@@ -8,10 +8,12 @@ samples and on random ones. Results of trainings are kept as they come: a run th
 goes on where it stopped (`--fresh` starts anew).
 """
 
+import functools
+
 import numpy as np
 
 from benchmarks.cache import Cache
-from benchmarks.harness import PALETTE, Column, Report, Target, progress
+from benchmarks.harness import PALETTE, Column, Report, Target
 from benchmarks.wasserstein_coresets import CORESET, TRAININGS, run_selection, run_training
 from benchmarks.wasserstein_data import (
     CHANGES,
@@ -208,7 +210,6 @@ def make_targets(rows):
 
 
 def run(options):
-    parts = options.parts(PARTS)
     cache = Cache(None if options.quick else "wasserstein-losses", options.extra["fresh"])
     runs = {
         "step": run_step,
@@ -217,10 +218,8 @@ def run(options):
         "selection": run_selection,
         "training": run_training,
     }
-    rows = []
-    for part in parts:
-        progress(part)
-        rows += runs[part](options, cache)
+    runners = {part: functools.partial(run, options, cache) for part, run in runs.items()}
+    rows = options.run_parts("wasserstein-losses", runners)
     return Report(
         name="wasserstein-losses",
         title="losses by optimal transport: steps, retrieval in percent, coresets",

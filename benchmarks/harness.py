@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -59,3 +60,24 @@ class Options:
         if unknown:
             raise SystemExit(f"--parts: {', '.join(unknown)} not among {', '.join(known)}")
         return parts
+
+    def run_parts(
+        self, name: str, runners: dict[str, Callable[[], list[dict[str, Any]]]]
+    ) -> list[dict[str, Any]]:
+        """Run the parts that ``--parts`` names, and return the rows of all parts in their order.
+
+        The rows of a part that is not run are those stored by an earlier run, if there are any.
+        """
+        chosen = self.parts(tuple(runners))
+        path = Path(self.output) / f"{name}.json"
+        stored = []
+        if not self.quick and path.exists():
+            stored = json.loads(path.read_text(encoding="utf-8"))["rows"]
+        rows = []
+        for part, runner in runners.items():
+            if part in chosen:
+                progress(part)
+                rows += runner()
+            else:
+                rows += [row for row in stored if row["part"] == part]
+        return rows

@@ -21,6 +21,7 @@ from benchmarks.harness import (  # noqa: E402
     ChildError,
     Column,
     Measured,
+    Options,
     PeerEnvironment,
     Report,
     Target,
@@ -380,3 +381,22 @@ class TestReport:
         assert [row["ratio"] for row in rows] == [1.0, 2.0, None, None]
         with pytest.raises(ValueError, match="no row has side = 'c'"):
             add_ratios(rows, "s", "ratio", base="c")
+
+    def test_parts_that_are_not_run_keep_their_rows(self, tmp_path):
+        def run(parts, value, quick=False):
+            runners = {
+                part: lambda part=part: [{"part": part, "side": value, "seconds": 1.0}]
+                for part in ("first", "second")
+            }
+            options = Options(quick=quick, output=tmp_path, extra={"parts": parts})
+            rows = options.run_parts("a", runners)
+            columns = [Column("side", "side"), Column("seconds", "seconds", plot=True)]
+            example_report(columns=columns, rows=rows).write(tmp_path)
+            return [(row["part"], row["side"]) for row in rows]
+
+        assert run("second", "old") == [("second", "old")]
+        assert run("first", "new") == [("first", "new"), ("second", "old")]
+        assert run("second,first", "newer") == [("first", "newer"), ("second", "newer")]
+        assert run("first", "quick", quick=True) == [("first", "quick")]
+        with pytest.raises(SystemExit, match="third not among first, second"):
+            run("third", "new")
