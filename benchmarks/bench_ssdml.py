@@ -253,8 +253,8 @@ def run_part(part, options, cache):
 def key_of(part, data, method, params, seed):
     """Name a cell of the cache; what is the same training in two parts is one cell."""
     kind = "tables" if part == "tables" else "images"
-    defaults = {"orthogonal": True, "angle": 40}
-    changed = {name: value for name, value in params.items() if defaults.get(name) != value}
+    defaults = {"orthogonal": True, "angle": 40}.items()
+    changed = {name: value for name, value in params.items() if (name, value) not in defaults}
     return json.dumps([kind, data, method, changed, seed])
 
 
