@@ -250,7 +250,8 @@ def run(options):
             "*selection*: clouds of 16 points of 4 columns; ratio of the value of facility "
             "location to that of a greedy choice with all pairs solved. "
             "*training*: 20% of the samples, chosen anew every five epochs, with 20% of the "
-            "batches; ratio of the seconds of a fit, the choice included; means over five seeds.",
+            "batches; CPU seconds of a fit on one thread, the choice included, and their "
+            "ratio; means over five seeds.",
         ],
         plot=plot,
     )

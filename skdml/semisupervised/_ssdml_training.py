@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.neighbors import NeighborhoodComponentsAnalysis
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations
@@ -260,8 +261,9 @@ def input_features(
     """Return the features of graphs of the input, and whether they are meant at unit length.
 
     Images are compared by their oriented gradients. Columns of a table are of unequal importance:
-    there are the rows as they are, and mapped by the metric of LRML, which a few labels and the
-    first graph give; unless there are too many columns, or no class has two labels.
+    there are the rows as they are, mapped by neighbourhood components analysis of the labels, and
+    mapped by the metric of LRML, which the labels and the first graph give; unless there are too
+    many columns, or no class has two labels.
     """
     if samples.ndim > 2:
         cell = max(1, round(min(samples.shape[2:]) / _CELLS))
@@ -275,7 +277,10 @@ def input_features(
         objective = GraphObjective("lrml", dissimilar_weight=_DISSIMILAR_WEIGHT)
         objective.begin(Partition(np.arange(len(rows)), codes, graph, np.empty((0, 0))), rng)
         factor = objective.move_metric(rows, np.empty((n_columns, n_columns)), rng)
-        features.append((rows @ factor, False))
+        labelled = objective.labelled
+        nca = NeighborhoodComponentsAnalysis(init="identity")
+        nca.fit(rows[labelled], codes[labelled])
+        features += [(nca.transform(rows), False), (rows @ factor, False)]
     return features
 
 
@@ -283,7 +288,7 @@ def make_partition(model, samples, rows, codes, plan, rng, is_first=False):
     """Join rows by a graph and let the labels flow.
 
     The first graph is of the input, or of the network as `initial_graph` says. Later ones are of
-    the network; with initial_graph="input" what flows along the best graph of the input counts too.
+    the network; with initial_graph="input" what flows along graphs of the input counts too.
     """
     some, known = samples[rows], codes[rows]
     n_classes = int(codes.max()) + 1
@@ -299,7 +304,7 @@ def make_partition(model, samples, rows, codes, plan, rng, is_first=False):
         features = input_features(some, known, plan.n_neighbors, rng)
         graphs = [join(*one) for one in features]
         reference = flow_along(graphs[0])
-        masses = [flow_along(graphs[-1], n_probes=0) if len(graphs) > 1 else reference]
+        masses = [flow_along(graph, n_probes=0) for graph in graphs[1:]] or [reference]
     if model.backbone is not None and not (is_first and graphs):
         graphs.append(join(model.embed_features(some, plan.device)))
         masses.append(flow_along(graphs[-1], n_probes=0 if masses else 100))
