@@ -48,11 +48,8 @@ SCALED, NCA = "scaled columns", "NCA on the labels"
 MEASURES = ("recall@1", "recall@2", "recall@4", "recall@8", "NMI")
 TRAININGS = {
     "as it is": {},
-    "alternating": {"training": "alternating"},
     "no instance term": {"instance_weight": 0.0},
     "network of pixels": {"module__gradients": False},
-    "augmented": {"augment": "affine"},
-    "the paper's graph": {"graph": "directed"},
     "the paper's graph and mining": {
         "graph": "directed",
         "mining": "neighbourhood",
