@@ -303,5 +303,5 @@ def draw_queries(axes, rows):
     axes.set_xlabel("percent")
     axes.set_title("changed drawings: recall@1 by loss and search", fontsize="medium")
     if rows:
-        axes.legend(fontsize="x-small")
+        axes.legend(fontsize="x-small", loc="lower left")
     axes.spines[["top", "right"]].set_visible(False)
