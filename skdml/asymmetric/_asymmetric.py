@@ -18,7 +18,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from ..utils._fit import FitProgress, fit_method
-from ..utils._sklearn import CallbackSupportMixin, Interval, StrOptions, validate_data
+from ..utils._sklearn import EstimatorMixin, Interval, StrOptions, validate_data
 from ._asymmetric_solver import Problem, hold_out, train
 from ._initial import aligned_map, given_maps, initial_map
 from ._input import (
@@ -41,7 +41,7 @@ class AsymmetricMetricClassifier(
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
     ClassifierMixin,
-    CallbackSupportMixin,
+    EstimatorMixin,
     BaseEstimator,
 ):
     r"""Nearest neighbours where queries and database rows have maps of their own.
