@@ -225,11 +225,10 @@ class RetrievalDisplay:
         size = np.array([columns[-1] + 1.1, rows[-1] + aspect + 0.1])
         figsize = min(0.9, 7.0 / size[0]) * size + [0.4, 0.3]
         self.figure_, self.ax_ = check_axis(ax, type(self).__name__, figsize=figsize)
-        span = min(self.queries.min(), self.found.min()), max(self.queries.max(), self.found.max())
         for query, found, right, y in zip(self.queries, self.found, self.right, rows, strict=True):
-            self._draw(query, 0, y, aspect, span)
+            self._draw(query, 0, y, aspect, self.queries)
             for image, is_right, x in zip(found, right, columns[1:], strict=True):
-                self._draw(image, x, y, aspect, span)
+                self._draw(image, x, y, aspect, self.found)
                 color, line_width = (RIGHT, 1.2) if is_right else (WRONG, 3)
                 frame = patches.Rectangle(
                     (x, y), 1, aspect, fill=False, color=color, lw=line_width, clip_on=False
@@ -247,8 +246,10 @@ class RetrievalDisplay:
         self.ax_.set_yticks(rows + aspect / 2, labels)
         return self
 
-    def _draw(self, image, x, y, aspect, span):
-        options = {} if image.ndim == 3 else {"cmap": self.cmap, "vmin": span[0], "vmax": span[1]}
+    def _draw(self, image, x, y, aspect, group):
+        options = {}
+        if image.ndim == 2:  # all of a group have the same greys
+            options = {"cmap": self.cmap, "vmin": group.min(), "vmax": group.max()}
         self.ax_.imshow(image, extent=(x, x + 1, y + aspect, y), **options)
 
     def _cross(self, x, y):

@@ -56,6 +56,15 @@ def test_embedding_without_classes_with_many_and_sparse(wine):
     assert many.axes_[1].get_legend() is None
 
 
+def test_embedding_has_long_names_below_the_panels(wine):
+    X, y = wine
+    names = np.array(["a grower with a long name", "b", "c"])[y]
+    display = EmbeddingDisplay.from_predictions(X, X, names)
+    assert display.axes_[1].get_legend() is None
+    texts = display.figure_.legends[0].get_texts()
+    assert [text.get_text() for text in texts] == ["a grower with a long name", "b", "c"]
+
+
 def test_embedding_bad_input(wine):
     X, y = wine
     with pytest.raises(ValueError, match="inconsistent"):
