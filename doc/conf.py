@@ -45,7 +45,7 @@ html_sidebars = {page: [] for page in without_sidebar}
 toc_object_entries_show_parents = "hide"
 html_theme_options = {
     "logo": {"text": "skdml"},
-    "header_links_before_dropdown": 5,
+    "header_links_before_dropdown": 6,
     "navbar_align": "left",
     "secondary_sidebar_items": {"**": ["page-toc"], "index": []},
     "footer_start": ["copyright"],

@@ -95,7 +95,8 @@ for name, result in results.items():
     )
 for axes in display.axes_:
     axes.set_xscale("log")
-display.axes_[0].legend(frameon=False, fontsize=8, loc="upper right")
+display.axes_[0].get_legend().remove()
+display.axes_[1].legend(frameon=False, fontsize=8, loc="lower left")
 plt.show()
 
 # %%

@@ -38,7 +38,7 @@ print(f"{len(np.unique(qid_test))} other queries to test the order of {len(X_tes
 
 from skdml import LocalGMMLRanker
 
-ranker = LocalGMMLRanker(early_stopping=True, random_state=0).fit(X, y, qid=qid)
+ranker = LocalGMMLRanker(random_state=0).fit(X, y, qid=qid)
 
 # %%
 # Against the best formula
