@@ -37,6 +37,9 @@ myst_heading_anchors = 3
 html_theme = "pydata_sphinx_theme"
 html_title = f"skdml {release}"
 html_static_path = ["_static"]
+html_favicon = "_static/favicon.svg"
+# Light or dark, as the reader's system has it; without this the theme complains in the console.
+html_context = {"default_mode": "auto"}
 html_css_files = ["custom.css"]
 html_show_sourcelink = False
 html_math_renderer = "mathml"

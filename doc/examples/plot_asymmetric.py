@@ -63,7 +63,8 @@ from skdml.plot import ConvergenceDisplay, RetrievalDisplay
 
 display = ConvergenceDisplay.from_estimator(models["one map"], name="one map")
 ConvergenceDisplay.from_estimator(models["two maps"], name="two maps", ax=display.axes_)
-display.axes_[0].set_yscale("log")
+for axes in display.axes_:
+    axes.set_yscale("log")
 plt.show()
 
 # %%

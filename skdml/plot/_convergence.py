@@ -196,7 +196,6 @@ class ConvergenceDisplay:
 def read_curves(estimator):
     """Return the figures that a fitted estimator has of every round, and the seconds if known."""
     history = getattr(estimator, "history_", {})
-    seconds = None
     if isinstance(history, dict):  # columns, with the time since the start
         columns = dict(history)
         seconds = columns.get("seconds")
@@ -208,6 +207,7 @@ def read_curves(estimator):
     for name, value in vars(estimator).items():
         if name.endswith("_curve_"):
             columns[name.removesuffix("_curve_")] = value
+    seconds = getattr(estimator, "seconds_curve_", seconds)
     curves = {
         name: np.asarray(values, dtype=float)
         for name, values in columns.items()

@@ -102,7 +102,7 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
     query_weights_ : dict
         Phi of each training query; empty if `query_weights` is "shared".
     history_ : list of dict
-        Epoch, loss and, if queries were held out, their loss and their NDCG at 10.
+        Epoch, loss, if queries were held out their loss and their NDCG at 10, and seconds.
     n_features_in_ : int
         Number of features seen during `fit`.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)

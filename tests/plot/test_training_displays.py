@@ -55,8 +55,9 @@ def test_another_measure_and_several_trainings(ditml, wine):
 def test_curve_with_its_start(wine):
     model = AsymmetricMetricClassifier(max_iter=3, random_state=0).fit(*wine)
     display = ConvergenceDisplay.from_estimator(model)
-    assert len(display.axes_) == 1
     assert display.axes_[0].lines[0].get_xdata()[0] == 0
+    np.testing.assert_array_equal(display.axes_[1].lines[0].get_xdata(), model.seconds_curve_)
+    assert (np.diff(model.seconds_curve_) > 0).all()
     np.testing.assert_array_equal(display.values, model.objective_curve_)
     display = ConvergenceDisplay.from_estimator(model, measure="validation")
     np.testing.assert_array_equal(display.values, model.validation_curve_)
@@ -67,6 +68,7 @@ def test_loss_of_a_ranker():
     model = LocalGMMLRanker(n_metrics=1, max_epochs=3, random_state=0).fit(X, y, qid=qid)
     display = ConvergenceDisplay.from_estimator(model)
     assert display.values.tolist() == [epoch["loss"] for epoch in model.history_]
+    assert (np.diff(display.seconds) > 0).all()
 
 
 def test_epochs_of_networks_add_up():
