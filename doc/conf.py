@@ -44,13 +44,15 @@ html_css_files = ["custom.css"]
 html_show_sourcelink = False
 html_math_renderer = "mathml"
 without_sidebar = ["index", "getting_started", "benchmarks", "contributing", "changelog"]
-html_sidebars = {page: [] for page in without_sidebar}
+# Code side by side needs the width.
+html_sidebars = {page: [] for page in [*without_sidebar, "coming_from/*"]}
 toc_object_entries_show_parents = "hide"
 html_theme_options = {
     "logo": {"text": "skdml"},
     "header_links_before_dropdown": 6,
     "navbar_align": "left",
-    "secondary_sidebar_items": {"**": ["page-toc"], "index": []},
+    "secondary_sidebar_items": {"**": ["page-toc"], "index": [], "coming_from/*": []},
+    "show_toc_level": 2,
     "footer_start": ["copyright"],
     "footer_end": [],
     "show_prev_next": False,
@@ -65,6 +67,7 @@ sphinx_gallery_conf = {
     "gallery_dirs": "auto_examples",
     "backreferences_dir": "api/generated/backreferences",
     "doc_module": ("skdml",),
+    "within_subsection_order": "gallery_order.place",
     "download_all_examples": False,
     "show_signature": False,
     "write_computation_times": False,

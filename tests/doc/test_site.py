@@ -45,8 +45,26 @@ def pages():
     return [
         page
         for page in found
-        if "/generated/" not in page or page.removesuffix(".html").endswith(classes)
+        if not page.startswith("_static")  # templates of the theme
+        and ("/generated/" not in page or page.removesuffix(".html").endswith(classes))
     ]
+
+
+def test_what_is_wrong_with_a_page_is_seen(chrome, tmp_path):
+    wrong = (
+        "<title>wrong</title><img src='missing.png'><p style='width: 2000px'>wide</p>"
+        "<script>nothing.there()</script>"
+    )
+    (tmp_path / "wrong.html").write_text(wrong)
+    (tmp_path / "empty.html").write_text("<title>empty</title>")
+    (tmp_path / "right.html").write_text("<title>right</title><link rel=icon href=data:,>text")
+    resize(chrome, NARROW)
+    with serve(tmp_path) as address:
+        found = " ".join(problems(chrome, address + "wrong.html"))
+        assert "the page is empty" in problems(chrome, address + "empty.html")
+        assert not problems(chrome, address + "right.html")
+    for what in ("image does not load", "wider than the screen: P", "nothing is not defined"):
+        assert what in found
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
