@@ -45,13 +45,17 @@ html_show_sourcelink = False
 html_math_renderer = "mathml"
 without_sidebar = ["index", "getting_started", "benchmarks", "contributing", "changelog"]
 # Code side by side needs the width.
-html_sidebars = {page: [] for page in [*without_sidebar, "coming_from/*"]}
+side_by_side = [f"coming_from/{page.stem}" for page in (HERE / "coming_from").glob("*.md")]
+html_sidebars = {page: [] for page in [*without_sidebar, *side_by_side]}
 toc_object_entries_show_parents = "hide"
 html_theme_options = {
     "logo": {"text": "skdml"},
     "header_links_before_dropdown": 6,
     "navbar_align": "left",
-    "secondary_sidebar_items": {"**": ["page-toc"], "index": [], "coming_from/*": []},
+    "secondary_sidebar_items": {
+        "**": ["page-toc"],
+        **{page: [] for page in ["index", *side_by_side]},
+    },
     "show_toc_level": 2,
     "footer_start": ["copyright"],
     "footer_end": [],
