@@ -13,11 +13,12 @@ ifneq ($(wildcard ../shared/data),)
 export SKDML_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: help install demo test test-slow test-oldest lint format doc bench clean
+.PHONY: help install demo test test-slow test-site test-oldest lint format doc bench clean
 
 help:
 	@echo "make demo       fit every estimator on small data; the report is skdml-demo/index.html"
 	@echo "make test       the test suite (test-slow: the slow part too; test-oldest: oldest versions)"
+	@echo "make test-site  the documentation and the demo's report in a browser, where there is one"
 	@echo "make lint       ruff and mypy (make format: let ruff fix what it can)"
 	@echo "make doc        the documentation, in doc/_build/html"
 	@echo "make bench      a benchmark: make bench BENCH=gmml"
@@ -42,6 +43,10 @@ test: install
 
 test-slow: install
 	$(BIN)/python -m pytest -n 2 -m "slow or not slow" --timeout 1800
+
+# Builds the site and opens it in Chromium, from the system packages chromium and chromium-driver.
+test-site: doc
+	$(BIN)/python -m pytest -m slow tests/doc -rs
 
 # The core alone, on the oldest versions that pyproject.toml admits.
 test-oldest: .venv-oldest/.installed

@@ -37,17 +37,26 @@ myst_heading_anchors = 3
 html_theme = "pydata_sphinx_theme"
 html_title = f"skdml {release}"
 html_static_path = ["_static"]
+html_favicon = "_static/favicon.svg"
+# Light or dark, as the reader's system has it; without this the theme complains in the console.
+html_context = {"default_mode": "auto"}
 html_css_files = ["custom.css"]
 html_show_sourcelink = False
 html_math_renderer = "mathml"
 without_sidebar = ["index", "getting_started", "benchmarks", "contributing", "changelog"]
-html_sidebars = {page: [] for page in without_sidebar}
+# Code side by side needs the width.
+side_by_side = [f"coming_from/{page.stem}" for page in (HERE / "coming_from").glob("*.md")]
+html_sidebars = {page: [] for page in [*without_sidebar, *side_by_side]}
 toc_object_entries_show_parents = "hide"
 html_theme_options = {
     "logo": {"text": "skdml"},
-    "header_links_before_dropdown": 5,
+    "header_links_before_dropdown": 6,
     "navbar_align": "left",
-    "secondary_sidebar_items": {"**": ["page-toc"], "index": []},
+    "secondary_sidebar_items": {
+        "**": ["page-toc"],
+        **{page: [] for page in ["index", *side_by_side]},
+    },
+    "show_toc_level": 2,
     "footer_start": ["copyright"],
     "footer_end": [],
     "show_prev_next": False,
@@ -62,6 +71,7 @@ sphinx_gallery_conf = {
     "gallery_dirs": "auto_examples",
     "backreferences_dir": "api/generated/backreferences",
     "doc_module": ("skdml",),
+    "within_subsection_order": "gallery_order.place",
     "download_all_examples": False,
     "show_signature": False,
     "write_computation_times": False,

@@ -12,13 +12,13 @@ from sklearn.pipeline import make_pipeline
 
 from skdml import GMMLTransformer
 from skdml.utils._fit import FitProgress, fit_method
-from skdml.utils._sklearn import HAS_CALLBACKS, CallbackSupportMixin
+from skdml.utils._sklearn import HAS_CALLBACKS, EstimatorMixin
 
 X = np.random.default_rng(0).standard_normal((40, 3))
 y = np.arange(40) % 2
 
 
-class Stepper(CallbackSupportMixin, BaseEstimator):
+class Stepper(EstimatorMixin, BaseEstimator):
     """Counts to `stop`, and fails there if told so."""
 
     _parameter_constraints: dict = {}

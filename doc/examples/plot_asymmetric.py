@@ -59,11 +59,22 @@ for name, symmetric in (("one map", True), ("two maps", False)):
 # -------------
 # Two maps have more freedom than one, and end lower.
 
-figure, axes = plt.subplots(figsize=(5, 3), layout="constrained")
-for (name, model), style in zip(models.items(), ("--", "-"), strict=True):
-    axes.plot(model.objective_curve_, style, label=name)
-axes.set(xlabel="iteration", ylabel="objective", yscale="log")
-axes.legend(frameon=False)
+from skdml.plot import ConvergenceDisplay, RetrievalDisplay
+
+display = ConvergenceDisplay.from_estimator(models["one map"], name="one map")
+ConvergenceDisplay.from_estimator(models["two maps"], name="two maps", ax=display.axes_)
+for axes in display.axes_:
+    axes.set_yscale("log")
+plt.show()
+
+# %%
+# What is found
+# -------------
+# Some photographs and the stored digits that are nearest to them, with two maps.
+
+RetrievalDisplay.from_estimator(
+    models["two maps"], queries_test, y_test, gallery=X_train, gallery_labels=y_train
+)
 plt.show()
 
 # %%

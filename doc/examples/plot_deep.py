@@ -1,5 +1,5 @@
 """
-Characters never seen in training
+Letters of an alphabet never seen
 =================================
 
 A reader who knows the Latin and the Cyrillic alphabet can tell which Greek letters are the same in
@@ -67,27 +67,17 @@ print(f"recall@1 of the learned metric: {recall_at_k(embedding, y_test, k=1):.2f
 # Some queries and what is nearest to them
 # ----------------------------------------
 # The bold slanted images of some letters are looked up among the others, by pixels and by the
-# network. A frame marks a wrong letter.
+# network. An orange frame with a cross marks a wrong letter.
 
 from matplotlib import pyplot as plt
-from sklearn.neighbors import NearestNeighbors
+
+from skdml.plot import RetrievalDisplay
 
 queries = [16 * letter + 15 for letter in (0, 5, 7, 13, 18, 22)]
-figure, axes = plt.subplots(len(queries), 11, figsize=(7.4, 4.4), layout="constrained")
-for offset, vectors in ((1, pixels), (6, embedding)):
-    order = NearestNeighbors(n_neighbors=6).fit(vectors).kneighbors(vectors[queries])[1][:, 1:]
-    for row, (query, found) in enumerate(zip(queries, order, strict=True)):
-        axes[row, 0].imshow(X_test[query, 0], cmap="gray_r")
-        for column, other in enumerate(found):
-            cell = axes[row, offset + column]
-            cell.imshow(X_test[other, 0], cmap="gray_r")
-            if y_test[other] != y_test[query]:
-                cell.spines[:].set(visible=True, color="#D55E00", linewidth=2.5)
-for cell in axes.ravel():
-    cell.set(xticks=[], yticks=[])
-    for spine in cell.spines.values():
-        spine.set_visible(spine.get_linewidth() > 2)
-axes[0, 0].set_title("query", fontsize=9)
-axes[0, 3].set_title("nearest by pixels", fontsize=9)
-axes[0, 8].set_title("nearest by the learned metric", fontsize=9)
+figure, panels = plt.subplots(1, 2, figsize=(7.4, 4), layout="constrained")
+figure.get_layout_engine().set(wspace=0.08)
+RetrievalDisplay.from_predictions(pixels, y_test, X_test, queries=queries, ax=panels[0])
+RetrievalDisplay.from_estimator(model, X_test, y_test, queries=queries, ax=panels[1])
+for axes, title in zip(panels, ("by pixels", "by the learned metric"), strict=True):
+    axes.set_title(title, fontsize=10)
 plt.show()

@@ -78,30 +78,25 @@ print(f"largest difference of two entries: {largest:.0e}")
 
 import matplotlib.pyplot as plt
 
-STYLES = {  # colours that colour-blind people can tell apart
-    "sequential": {"color": "#D55E00", "linestyle": "--"},
-    "parallel": {"color": "#0072B2", "linestyle": "-"},
-    "newton": {"color": "#000000", "marker": "o", "markersize": 4},
-}
+from skdml.plot import ConvergenceDisplay
 
-figure, panels = plt.subplots(1, 2, figsize=(10, 4.2), sharey=True)
+display = None
 for name, result in results.items():
     divergence = np.array(result.history["divergence"])
     seen = divergence > 1e-12
     stop = len(seen) if seen.all() else np.argmin(seen)
-    for panel, x in zip(
-        panels,
-        [np.arange(1, stop + 1), result.history["seconds"][:stop]],
-        strict=True,
-    ):
-        panel.plot(x, divergence[:stop], label=name, **STYLES[name])
-for panel, label in zip(panels, ["rounds", "seconds"], strict=True):
-    panel.set(xscale="log", yscale="log", xlabel=label)
-    panel.grid(alpha=0.3)
-    panel.spines[["top", "right"]].set_visible(False)
-panels[0].set_ylabel("divergence from the solution")
-panels[0].legend(frameon=False, loc="lower left")
-figure.tight_layout()
+    display = ConvergenceDisplay.from_predictions(
+        divergence[:stop],
+        result.history["seconds"][:stop],
+        name=name,
+        ylabel="divergence from the solution",
+        log=True,
+        ax=None if display is None else display.axes_,
+    )
+for axes in display.axes_:
+    axes.set_xscale("log")
+display.axes_[0].get_legend().remove()
+display.axes_[1].legend(frameon=False, fontsize=8, loc="lower left")
 plt.show()
 
 # %%

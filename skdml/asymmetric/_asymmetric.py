@@ -18,7 +18,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from ..utils._fit import FitProgress, fit_method
-from ..utils._sklearn import CallbackSupportMixin, Interval, StrOptions, validate_data
+from ..utils._sklearn import EstimatorMixin, Interval, StrOptions, validate_data
 from ._asymmetric_solver import Problem, hold_out, train
 from ._initial import aligned_map, given_maps, initial_map
 from ._input import (
@@ -41,7 +41,7 @@ class AsymmetricMetricClassifier(
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
     ClassifierMixin,
-    CallbackSupportMixin,
+    EstimatorMixin,
     BaseEstimator,
 ):
     r"""Nearest neighbours where queries and database rows have maps of their own.
@@ -127,6 +127,8 @@ class AsymmetricMetricClassifier(
     validation_curve_ : ndarray of shape (`n_iter_` + 1,)
         The mean cost of the votes for held-out queries, likewise: their share of wrong votes,
         without `cost_matrix`. For all queries if none are held out.
+    seconds_curve_ : ndarray of shape (`n_iter_` + 1,)
+        Seconds since the start of the training, likewise.
     n_infeasible_ : int
         Queries that are skipped: their class is too small to win among k neighbours.
     n_iter_ : int
@@ -269,6 +271,7 @@ class AsymmetricMetricClassifier(
             )
         self.objective_curve_ = np.array(training.objective_curve)
         self.validation_curve_ = np.array(training.vote_curve)
+        self.seconds_curve_ = np.array(training.seconds_curve)
         self.n_iter_ = len(self.objective_curve_) - 1
         self.n_infeasible_ = training.n_infeasible
         self._neighbors = KNeighborsClassifier(self.n_neighbors, n_jobs=self.n_jobs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -190,6 +191,8 @@ class Training:
         The exact objective, at the start and after each iteration.
     vote_curve : list of float
         The mean cost of the votes for held-out queries, likewise.
+    seconds_curve : list of float
+        Seconds since the start, likewise.
     n_infeasible : int
         Queries without a set of neighbours that their class wins.
     vote_cost, vote_error : float
@@ -199,6 +202,7 @@ class Training:
     maps: Any
     objective_curve: list[float]
     vote_curve: list[float]
+    seconds_curve: list[float]
     n_infeasible: int
     vote_cost: float
     vote_error: float
@@ -261,12 +265,19 @@ def train(
     training : Training
         How it went.
     """
+    start = time.perf_counter()
     penalty = 1 / (C * np.count_nonzero(~problem.held_out))
     search = problem.search(maps, n_candidates, rng, n_jobs)
     objective = maps.penalty() + C * search.loss
     cost = search.vote_cost
     training = Training(
-        maps, [objective], [cost], search.n_infeasible, cost, vote_error=search.vote_error
+        maps,
+        objective_curve=[objective],
+        vote_curve=[cost],
+        seconds_curve=[time.perf_counter() - start],
+        n_infeasible=search.n_infeasible,
+        vote_cost=cost,
+        vote_error=search.vote_error,
     )
     judged = problem.held_out.any()
     n_idle = n_worse = 0
@@ -293,6 +304,7 @@ def train(
             n_worse += 1
         training.objective_curve.append(objective)
         training.vote_curve.append(search.vote_cost)
+        training.seconds_curve.append(time.perf_counter() - start)
         stuck = max(n_idle, n_worse) >= _PATIENCE and iteration >= max(n_tied or 0, n_free)
         if report(objective=objective) or stuck:
             break

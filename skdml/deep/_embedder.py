@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..metrics import recall_at_k
 from ..utils._fit import FitProgress, fit_method
-from ..utils._sklearn import CallbackSupportMixin, Interval, StrOptions
+from ..utils._sklearn import EstimatorMixin, Interval, StrOptions
 from ._assembly import OPTIMIZERS
 from ._input import check_changes, encode_labels
 from ._modules import NAMED
@@ -32,7 +32,7 @@ class DeepMetricEmbedder(
     SamplesMixin,
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
-    CallbackSupportMixin,
+    EstimatorMixin,
     BaseEstimator,
 ):
     """Deep metric learning: a network that maps samples of a class near each other.

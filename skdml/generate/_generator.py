@@ -18,7 +18,7 @@ from .._parallel import find_client, limit_threads
 from ..metrics import wasserstein_distance
 from ..utils._fit import FitProgress, fit_method
 from ..utils._sklearn import (
-    CallbackSupportMixin,
+    EstimatorMixin,
     Interval,
     StrOptions,
     validate_data,
@@ -43,7 +43,7 @@ _N_LOOKED_AT = 256
 _BLOCK = 4096
 
 
-class WassersteinGenerator(DensityMixin, CallbackSupportMixin, BaseEstimator):
+class WassersteinGenerator(DensityMixin, EstimatorMixin, BaseEstimator):
     """A network that draws new rows like those it was fitted on.
 
     Points that the network generates are compared with batches of real rows by optimal transport:

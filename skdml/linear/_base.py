@@ -13,11 +13,11 @@ from sklearn.utils.validation import check_is_fitted
 from .._parallel import is_dask_array
 from ..constraints import check_pairs, make_pairs
 from ..utils._pairs import check_index_pairs
-from ..utils._sklearn import CallbackSupportMixin, Interval, StrOptions, validate_data
+from ..utils._sklearn import EstimatorMixin, Interval, StrOptions, validate_data
 
 
 class LinearMetricLearner(
-    ClassNamePrefixFeaturesOutMixin, TransformerMixin, CallbackSupportMixin, BaseEstimator
+    ClassNamePrefixFeaturesOutMixin, TransformerMixin, EstimatorMixin, BaseEstimator
 ):
     """Base of the estimators that learn one Mahalanobis metric.
 

@@ -10,6 +10,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from ._style import check_axes, class_styles
 
+# Longer names of classes stand below the panels.
+_SHORT_NAME = 12
+
 
 class EmbeddingDisplay:
     """Rows before and after a learned map, drawn in two dimensions.
@@ -134,10 +137,19 @@ class EmbeddingDisplay:
                 )
             axes.set(title=title, xticks=[], yticks=[])
         if self.y is not None and len(classes) <= 12:
-            self.axes_[-1].legend(
-                loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, markerscale=1.6
-            )
+            self._name_classes(classes, own_figure=ax is None)
         return self
+
+    def _name_classes(self, classes, own_figure):
+        style = {"frameon": False, "markerscale": 1.6}
+        longest = max(len(str(label)) for label in classes)
+        if own_figure and longest > _SHORT_NAME:
+            # Beside the panels long names would leave them no room.
+            handles, labels = self.axes_[-1].get_legend_handles_labels()
+            style |= {"ncols": max(1, 90 // (longest + 6)), "fontsize": 8}
+            self.figure_.legend(handles, labels, loc="outside lower center", **style)
+        else:
+            self.axes_[-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), **style)
 
 
 def project(X):

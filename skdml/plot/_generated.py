@@ -15,7 +15,7 @@ from ._style import COLORS, check_axes
 class GeneratedSamplesDisplay:
     """Generated rows beside real ones, drawn in two dimensions, or as images.
 
-    Use `from_estimator` or `from_samples` to make one.
+    Use `from_estimator` or `from_predictions` to make one.
 
     Parameters
     ----------
@@ -74,10 +74,10 @@ class GeneratedSamplesDisplay:
         check_is_fitted(estimator)
         X = check_array(X, input_name="X")
         samples = estimator.sample(len(X), random_state=random_state)
-        return cls.from_samples(X, samples, image_shape=image_shape, ax=ax)
+        return cls.from_predictions(X, samples, image_shape=image_shape, ax=ax)
 
     @classmethod
-    def from_samples(cls, real, generated, *, image_shape=None, ax=None):
+    def from_predictions(cls, real, generated, *, image_shape=None, ax=None):
         """Draw real and generated rows.
 
         Parameters
@@ -159,7 +159,7 @@ class GeneratorTrainingDisplay:
 
     The left panel is the distance in each update, and its running mean. The right panel is the
     share of the rows that fell to each of the last generated points, sorted, where 1 is a fair
-    share. Use `from_estimator` to make one.
+    share. Use `from_estimator` or `from_predictions` to make one.
 
     Parameters
     ----------
@@ -208,7 +208,27 @@ class GeneratorTrainingDisplay:
             The drawn display.
         """
         check_is_fitted(estimator)
-        return cls(estimator.wasserstein_curve_, estimator.masses_).plot(ax=ax)
+        return cls.from_predictions(estimator.wasserstein_curve_, estimator.masses_, ax=ax)
+
+    @classmethod
+    def from_predictions(cls, curve, masses, *, ax=None):
+        """Draw a training that was noted elsewhere.
+
+        Parameters
+        ----------
+        curve : array-like of shape (n_updates,)
+            The distance in each update.
+        masses : array-like of shape (n_points,)
+            The masses of the last points.
+        ax : sequence of two matplotlib Axes, default=None
+            Where to draw; None makes a figure.
+
+        Returns
+        -------
+        display : GeneratorTrainingDisplay
+            The drawn display.
+        """
+        return cls(np.asarray(curve), np.asarray(masses)).plot(ax=ax)
 
     def plot(self, ax=None):
         """Draw the two panels.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..linear import MahalanobisMetric
-from ._style import COLORS, check_axes
+from ._style import COLORS, add_legend, check_axes
 
 # With more features a heat map shows nothing: the directions of the metric are drawn instead.
 _MOST_FEATURES = 200
@@ -15,7 +15,7 @@ class MetricMatrixDisplay:
     """A learned Mahalanobis metric: its matrix as a heat map, and its spectrum.
 
     Above 200 features the heat map would show nothing and takes a matrix of n_features²
-    entries, so only the spectrum is drawn.
+    entries, so only the spectrum is drawn. Use `from_estimator` or `from_predictions` to make one.
 
     Parameters
     ----------
@@ -68,6 +68,28 @@ class MetricMatrixDisplay:
         metric = estimator.get_metric()
         if feature_names is None:
             feature_names = getattr(estimator, "feature_names_in_", None)
+        return cls.from_predictions(metric, feature_names=feature_names, ax=ax)
+
+    @classmethod
+    def from_predictions(cls, metric, *, feature_names=None, ax=None):
+        """Draw a metric, or the matrix of one that was learned elsewhere.
+
+        Parameters
+        ----------
+        metric : MahalanobisMetric or array-like of shape (n_features, n_features)
+            The metric, or its symmetric and positive semi-definite matrix.
+        feature_names : sequence of str, default=None
+            Names beside the heat map.
+        ax : sequence of matplotlib Axes, default=None
+            Where to draw; None makes a figure.
+
+        Returns
+        -------
+        display : MetricMatrixDisplay
+            The drawn display.
+        """
+        if not isinstance(metric, MahalanobisMetric):
+            metric = MahalanobisMetric.from_matrix(metric)
         return cls(metric, feature_names).plot(ax=ax)
 
     def plot(self, ax=None):
@@ -102,7 +124,8 @@ class MetricMatrixDisplay:
         self.figure_.colorbar(image, ax=axes, shrink=0.8)
         axes.set_title("Mahalanobis matrix")
         if self.feature_names is not None and len(self.feature_names) <= 30:
-            axes.set_yticks(range(len(matrix)), self.feature_names, fontsize=6)
+            size = 7 if len(matrix) <= 20 else 5.5
+            axes.set_yticks(range(len(matrix)), self.feature_names, fontsize=size)
             axes.set_xticks([])
         else:
             axes.set_xlabel("feature")
@@ -129,4 +152,4 @@ class MetricMatrixDisplay:
             )
         axes.set(title="spectrum", xlabel="direction", ylabel="eigenvalue", yscale="log")
         axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.legend(frameon=False, fontsize=8)
+        add_legend(axes)

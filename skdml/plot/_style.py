@@ -12,12 +12,36 @@ from .._optional import optional_import
 # on white); with more classes the markers change.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 MARKERS = ("o", "^", "s", "D", "v", "P")
+DASHES = ("-", "--", "-.", ":")
+# What was found rightly and wrongly; they also differ in the width of their frames.
+RIGHT, WRONG = COLORS[0], COLORS[1]
 
 
 def class_styles():
     """Yield (colour, marker) for one class after the other."""
     for marker, color in itertools.cycle(itertools.product(MARKERS, COLORS)):
         yield color, marker
+
+
+def line_style(number):
+    """Return colour, marker and dashes of the line with this number in its axes."""
+    return {
+        "color": COLORS[number % len(COLORS)],
+        "marker": MARKERS[number % len(MARKERS)],
+        "linestyle": DASHES[number % len(DASHES)],
+    }
+
+
+def add_legend(axes, **options):
+    """Name the lines of axes that have more than one."""
+    if len(axes.lines) > 1 and axes.get_legend_handles_labels()[1]:
+        axes.legend(frameon=False, fontsize=8, **options)
+
+
+def check_axis(ax, user, **figure_options):
+    """Return one axes: the given one, or that of a new figure."""
+    figure, axes = check_axes(ax, 1, user, **figure_options)
+    return figure, axes[0]
 
 
 def check_axes(ax, n_axes, user, **figure_options):

@@ -16,7 +16,7 @@ from .._parallel import find_client, limit_threads, make_shards
 from ..metrics import mean_ndcg, ndcg_by_query
 from ..metrics._validation import check_numbers
 from ..utils._fit import FitProgress, fit_method
-from ..utils._sklearn import CallbackSupportMixin, Interval, StrOptions, validate_data
+from ..utils._sklearn import EstimatorMixin, Interval, StrOptions, validate_data
 from ._local_gmml_solver import build_model, fit_query_weights, train
 from ._local_metrics import choose_rank, draw_groups, learn_local_metric
 from ._queries import Candidates, Queries, column_scale, group_rows, make_features
@@ -32,7 +32,7 @@ _NEIGHBOURS = 10
 _CHUNK = 2_000
 
 
-class LocalGMMLRanker(CallbackSupportMixin, BaseEstimator):
+class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
     r"""Rank documents by distances to learned ideal documents, each in a metric of its own.
 
     A document is relevant if it is near an "ideal candidate document" and far from an anti-ideal
@@ -102,7 +102,7 @@ class LocalGMMLRanker(CallbackSupportMixin, BaseEstimator):
     query_weights_ : dict
         Phi of each training query; empty if `query_weights` is "shared".
     history_ : list of dict
-        Epoch, loss and, if queries were held out, their loss and their NDCG at 10.
+        Epoch, loss, if queries were held out their loss and their NDCG at 10, and seconds.
     n_features_in_ : int
         Number of features seen during `fit`.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)

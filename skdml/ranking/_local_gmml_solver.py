@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -241,7 +242,7 @@ def train(
     model : AnchorModel
         The best one: parameters averaged over the last steps.
     history : list of dict
-        The epoch, the mean loss and, with `validation`, the loss and NDCG there.
+        The epoch, the mean loss, with `validation` the loss and NDCG there, and the seconds.
     """
     fixed = "factors" not in learned
     quadratic = model.quadratic(ranked.features) if fixed else None
@@ -251,7 +252,7 @@ def train(
     history: list[dict] = []
     best, lowest, best_epoch = replace(model, **optimizer.average), np.inf, 0
     for epoch in range(1, max_epochs + 1):
-        total = 0.0
+        start, total = time.perf_counter(), 0.0
         order = rng.permutation(ranked.n_queries)
         for begin in range(0, len(order), batch_size):
             numbers = order[begin : begin + batch_size]
@@ -268,7 +269,7 @@ def train(
             scores = current.scores(validation.features, watched)
             figures["validation_loss"] = pair_loss(scores, validation)
             figures["ndcg"] = mean_ndcg_of(scores, validation)
-        history.append(figures)
+        history.append({**figures, "seconds": time.perf_counter() - start})
         if validation is None or figures["validation_loss"] < lowest:
             best, lowest, best_epoch = current, figures.get("validation_loss", np.inf), epoch
         if report(**figures) or epoch - best_epoch >= patience:

@@ -23,7 +23,7 @@ from ..deep._parts import PartParamsMixin
 from ..deep._samples import SamplesMixin
 from ..metrics import recall_at_k
 from ..utils._fit import FitProgress, fit_method
-from ..utils._sklearn import CallbackSupportMixin, Interval, StrOptions
+from ..utils._sklearn import EstimatorMixin, Interval, StrOptions
 from ._input import check_neighbors, encode_partial_labels, labelled_rows
 from ._ssdml_objectives import make_objective
 from ._ssdml_training import MetricModel, Plan, final_factor, propagate_all, train
@@ -36,7 +36,7 @@ class SSDMLEmbedder(
     SamplesMixin,
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
-    CallbackSupportMixin,
+    EstimatorMixin,
     BaseEstimator,
 ):
     """Semi-supervised deep metric learning: a few labels, and many samples without one.

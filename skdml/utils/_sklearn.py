@@ -24,6 +24,17 @@ except ImportError:  # pragma: no cover - depends on the installed version
         """Stands in for scikit-learn's mixin where it does not exist: no callbacks."""
 
 
+# Where the documentation is read. The pages of the API reference are named by autosummary.
+DOCUMENTATION = "https://skdml.readthedocs.io/en/latest/"
+
+
+class EstimatorMixin(CallbackSupportMixin):
+    """What every estimator shares: callbacks, and in its HTML representation a link to its page."""
+
+    _doc_link_module = "skdml"
+    _doc_link_template = DOCUMENTATION + "api/generated/{estimator_module}.{estimator_name}.html"
+
+
 def validate_data(estimator, X, **options):
     """Validate X as scikit-learn does, with errors that always name it."""
     try:
@@ -35,8 +46,9 @@ def validate_data(estimator, X, **options):
 
 
 __all__ = [
+    "DOCUMENTATION",
     "HAS_CALLBACKS",
-    "CallbackSupportMixin",
+    "EstimatorMixin",
     "Interval",
     "Options",
     "StrOptions",

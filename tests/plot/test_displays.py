@@ -18,10 +18,6 @@ from skdml.plot import (
     RankingDisplay,
 )
 
-matplotlib = pytest.importorskip("matplotlib")
-matplotlib.use("Agg")
-from matplotlib import pyplot  # noqa: E402
-
 
 @pytest.fixture(scope="module")
 def wine():
@@ -31,12 +27,6 @@ def wine():
 @pytest.fixture(scope="module")
 def model(wine):
     return GMMLTransformer(random_state=0).fit(*wine)
-
-
-@pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    pyplot.close("all")
 
 
 def test_embedding_has_a_panel_for_before_and_after(model, wine):
@@ -49,7 +39,7 @@ def test_embedding_has_a_panel_for_before_and_after(model, wine):
     assert [t.get_text() for t in display.axes_[1].get_legend().get_texts()] == ["0", "1", "2"]
 
 
-def test_embedding_draws_into_given_axes(wine):
+def test_embedding_draws_into_given_axes(wine, pyplot):
     X, y = wine
     figure, axes = pyplot.subplots(1, 2)
     display = EmbeddingDisplay.from_predictions(X, X[:, :1], y, ax=axes)
@@ -64,6 +54,15 @@ def test_embedding_without_classes_with_many_and_sparse(wine):
     many = EmbeddingDisplay.from_predictions(sparse.csr_array(X), X, np.arange(len(X)) % 60)
     assert len(many.axes_[0].collections) == 60
     assert many.axes_[1].get_legend() is None
+
+
+def test_embedding_has_long_names_below_the_panels(wine):
+    X, y = wine
+    names = np.array(["a grower with a long name", "b", "c"])[y]
+    display = EmbeddingDisplay.from_predictions(X, X, names)
+    assert display.axes_[1].get_legend() is None
+    texts = display.figure_.legends[0].get_texts()
+    assert [text.get_text() for text in texts] == ["a grower with a long name", "b", "c"]
 
 
 def test_embedding_bad_input(wine):
@@ -83,6 +82,14 @@ def test_matrix_and_spectrum(model):
     np.testing.assert_allclose(
         np.sort(drawn), np.linalg.eigvalsh(model.get_mahalanobis_matrix()), rtol=1e-6
     )
+
+
+def test_matrix_that_was_learned_elsewhere(model):
+    matrix = model.get_mahalanobis_matrix()
+    display = MetricMatrixDisplay.from_predictions(matrix)
+    np.testing.assert_allclose(display.axes_[0].images[0].get_array(), matrix, atol=1e-9)
+    with pytest.raises(ValueError, match="square and symmetric"):
+        MetricMatrixDisplay.from_predictions(matrix[:3])
 
 
 def test_high_dimension_draws_the_spectrum_alone():
@@ -126,31 +133,31 @@ def test_ranking_without_a_relevant_document_is_an_error():
 def test_generated_rows_have_the_axes_of_the_real_ones():
     rng = np.random.default_rng(0)
     real, generated = rng.standard_normal((2, 40, 5))
-    display = GeneratedSamplesDisplay.from_samples(real, generated)
+    display = GeneratedSamplesDisplay.from_predictions(real, generated)
     left, right = display.axes_
     assert [axes.get_title() for axes in display.axes_] == ["real", "generated"]
     assert left.get_xlim() == right.get_xlim()
     assert left.get_ylim() == right.get_ylim()
     points = PCA(2).fit(real).transform(generated)
     np.testing.assert_allclose(right.collections[0].get_offsets(), points)
-    flat = GeneratedSamplesDisplay.from_samples(real[:, :1], generated[:, :1])
+    flat = GeneratedSamplesDisplay.from_predictions(real[:, :1], generated[:, :1])
     np.testing.assert_array_equal(flat.axes_[0].collections[0].get_offsets()[:, 1], 0)
 
 
 def test_generated_images_are_drawn_as_a_sheet():
     rows = np.arange(2 * 9 * 6).reshape(2, 9, 6)
-    display = GeneratedSamplesDisplay.from_samples(*rows, image_shape=(2, 3))
+    display = GeneratedSamplesDisplay.from_predictions(*rows, image_shape=(2, 3))
     sheet = display.axes_[1].images[0].get_array()
     assert sheet.shape == (6, 9)
     np.testing.assert_array_equal(sheet[2:4, 3:6], rows[1, 4].reshape(2, 3))
     with pytest.raises(ValueError, match=r"image_shape=\(2, 2\) has 4 values, but rows have 6"):
-        GeneratedSamplesDisplay.from_samples(*rows, image_shape=(2, 2))
+        GeneratedSamplesDisplay.from_predictions(*rows, image_shape=(2, 2))
     with pytest.raises(ValueError, match="generated must have the 6 features"):
-        GeneratedSamplesDisplay.from_samples(rows[0], rows[1][:, :5])
+        GeneratedSamplesDisplay.from_predictions(rows[0], rows[1][:, :5])
 
 
 def test_training_of_a_generator():
-    display = GeneratorTrainingDisplay(np.linspace(3, 1, 100), np.array([0.5, 2.0, 0.5])).plot()
+    display = GeneratorTrainingDisplay.from_predictions(np.linspace(3, 1, 100), [0.5, 2.0, 0.5])
     curve, cells = display.axes_
     np.testing.assert_allclose(curve.lines[0].get_ydata(), np.linspace(3, 1, 100))
     assert curve.lines[1].get_ydata()[-1] == pytest.approx(np.linspace(3, 1, 100)[-5:].mean())

@@ -128,7 +128,7 @@ def test_queries_are_held_out_where_none_are_given(data):
         quick().fit(X[few], y[few], qid[few]),
     ):
         assert len(model.history_) == 5
-        assert all(set(figures) == {"epoch", "loss"} for figures in model.history_)
+        assert all(set(figures) == {"epoch", "loss", "seconds"} for figures in model.history_)
 
 
 def test_stops_early_where_nothing_is_gained(data, monkeypatch):

@@ -28,7 +28,8 @@ def assert_same(found, expected):
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
     for one, other in zip(found.metrics_, expected.metrics_, strict=True):
         np.testing.assert_array_equal(one.matrix(), other.matrix())
-    assert found.history_ == expected.history_
+    for one, other in zip(found.history_, expected.history_, strict=True):
+        assert {**one, "seconds": 0} == {**other, "seconds": 0}
 
 
 @pytest.mark.parametrize("kernel", ["gaussian", "thesis"])

@@ -1,0 +1,125 @@
+"""Whether replicas of a network that are trained apart stay together."""
+
+from __future__ import annotations
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from ._style import add_legend, check_axis, line_style
+
+
+class ConsensusDisplay:
+    """How far the replicas of a network are from each other, after each epoch.
+
+    The distance is that of a rank's backbone from the backbone of its left neighbour, mean over
+    ranks. Zero means that all ranks have the same network. Use `from_estimator` or
+    `from_predictions` to make one; give `ax` to draw several trainings into one picture.
+
+    Parameters
+    ----------
+    consensus : ndarray of shape (n_epochs,)
+        The distance after each epoch.
+    name : str, default=None
+        What the curve is called in the legend.
+
+    Attributes
+    ----------
+    line_ : matplotlib Line2D
+        The curve.
+    ax_ : matplotlib Axes
+        Where it is drawn.
+    figure_ : matplotlib Figure
+        The figure around it.
+
+    Examples
+    --------
+    >>> from skdml.plot import ConsensusDisplay
+    >>> display = ConsensusDisplay.from_predictions([1.2, 0.8, 0.3, 0.1], name="ring")
+    >>> display.ax_.get_xlabel()
+    'epoch'
+    """
+
+    def __init__(self, consensus, name=None):
+        self.consensus = consensus
+        self.name = name
+
+    @classmethod
+    def from_estimator(cls, estimator, *, name=None, ax=None):
+        """Draw the training of an estimator that was fitted by several workers.
+
+        Parameters
+        ----------
+        estimator : DeepMetricEmbedder
+            Fitted, with ``n_workers`` above 1.
+        name : str, default=None
+            What the curve is called; None takes `sync` of the estimator, and `ring` if that is
+            "hybrid".
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a figure.
+
+        Returns
+        -------
+        display : ConsensusDisplay
+            The drawn display.
+        """
+        check_is_fitted(estimator)
+        if not hasattr(estimator, "consensus_"):
+            raise ValueError(
+                f"estimator has no `consensus_`: {type(estimator).__name__} was fitted by one "
+                "process. Fit it with n_workers above 1."
+            )
+        if name is None:
+            name = estimator.sync
+            if name == "hybrid":
+                name += f", ring of {estimator.ring}"
+        return cls.from_predictions(estimator.consensus_, name=name, ax=ax)
+
+    @classmethod
+    def from_predictions(cls, consensus, *, name=None, ax=None):
+        """Draw distances of replicas.
+
+        Parameters
+        ----------
+        consensus : array-like of shape (n_epochs,)
+            The distance after each epoch.
+        name : str, default=None
+            What the curve is called.
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a figure.
+
+        Returns
+        -------
+        display : ConsensusDisplay
+            The drawn display.
+        """
+        consensus = np.asarray(consensus, dtype=float)
+        if consensus.ndim != 1 or not len(consensus):
+            raise ValueError(
+                f"consensus must be a vector with one distance for each epoch, got an array of "
+                f"shape {consensus.shape}."
+            )
+        return cls(consensus, name).plot(ax=ax)
+
+    def plot(self, ax=None):
+        """Draw the curve.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a figure.
+
+        Returns
+        -------
+        display : ConsensusDisplay
+            Itself.
+        """
+        self.figure_, self.ax_ = check_axis(ax, type(self).__name__, figsize=(4.6, 3.2))
+        style = line_style(len(self.ax_.lines))
+        epochs = np.arange(1, len(self.consensus) + 1)
+        self.line_ = self.ax_.plot(epochs, self.consensus, label=self.name, ms=4, **style)[0]
+        highest = max(line.get_ydata().max() for line in self.ax_.lines)
+        self.ax_.set_ylim(-0.03 * (highest or 1), 1.08 * (highest or 1))
+        self.ax_.set(xlabel="epoch", ylabel="distance of neighbouring replicas")
+        self.ax_.xaxis.get_major_locator().set_params(integer=True)
+        add_legend(self.ax_)
+        return self

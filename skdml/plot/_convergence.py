@@ -1,0 +1,216 @@
+"""How a training came to its end: a residual or a loss, against rounds and seconds."""
+
+from __future__ import annotations
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from ._style import add_legend, check_axes, line_style
+
+# What is drawn unless `measure` says otherwise: the first of these that the estimator has.
+_DEFAULTS = ("kkt_residual", "train_loss", "loss", "objective", "wasserstein")
+_LABELS = {
+    "kkt_residual": "KKT residual",
+    "divergence": "divergence from the solution",
+    "value": "dual value",
+    "train_loss": "training loss",
+    "valid_recall": "recall@1 of held-out samples",
+    "validation_loss": "loss of held-out queries",
+    "ndcg": "NDCG@10 of held-out queries",
+    "objective": "objective",
+    "validation": "mean cost of votes, held out",
+    "wasserstein": "distance of points and rows",
+}
+_LOGARITHMIC = ("kkt_residual", "divergence")
+# Keys of a history that are no measures.
+_COUNTS = ("epoch", "partition", "train_batch_count", "dur", "seconds", "bytes")
+# Longer curves have no markers.
+_MOST_MARKERS = 40
+
+
+class ConvergenceDisplay:
+    """A residual or a loss during training, against rounds and against seconds.
+
+    The second panel is there if the seconds are known. Use `from_estimator` or `from_predictions`
+    to make one; give `ax` to draw several trainings into one picture.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n_rounds,)
+        The residual or loss after each round.
+    seconds : ndarray of shape (n_rounds,), default=None
+        The seconds from the start to the end of each round.
+    rounds : ndarray of shape (n_rounds,), default=None
+        Numbers of the rounds; None counts from 1.
+    name : str, default=None
+        What the curve is called in the legend.
+    ylabel : str, default="loss"
+        What the values are.
+    log : bool, default=False
+        Whether the axis of the values is logarithmic.
+
+    Attributes
+    ----------
+    axes_ : ndarray of matplotlib Axes
+        Against rounds, and against seconds if they are known.
+    figure_ : matplotlib Figure
+        The figure around them.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_wine
+    >>> from sklearn.preprocessing import scale
+    >>> from skdml import DITMLTransformer
+    >>> from skdml.plot import ConvergenceDisplay
+    >>> X, y = load_wine(return_X_y=True)
+    >>> model = DITMLTransformer(random_state=0).fit(scale(X), y)
+    >>> display = ConvergenceDisplay.from_estimator(model)
+    >>> [axes.get_xlabel() for axes in display.axes_]
+    ['round', 'seconds']
+    """
+
+    def __init__(self, values, seconds=None, *, rounds=None, name=None, ylabel="loss", log=False):
+        self.values = values
+        self.seconds = seconds
+        self.rounds = rounds
+        self.name = name
+        self.ylabel = ylabel
+        self.log = log
+
+    @classmethod
+    def from_estimator(cls, estimator, *, measure=None, name=None, ax=None):
+        """Draw the training of a fitted estimator.
+
+        Parameters
+        ----------
+        estimator : estimator
+            Fitted, with `history_`, or with a curve such as `objective_curve_`.
+        measure : str, default=None
+            Which of its figures: a key of `history_`, or the name of a curve without `_curve_`.
+            None takes the residual or the loss of training.
+        name : str, default=None
+            What the curve is called; None takes the name of the class.
+        ax : sequence of matplotlib Axes, default=None
+            Where to draw; None makes a figure.
+
+        Returns
+        -------
+        display : ConvergenceDisplay
+            The drawn display.
+        """
+        check_is_fitted(estimator)
+        curves, seconds = read_curves(estimator)
+        if not curves:
+            raise ValueError(
+                f"estimator has no history of its training: {type(estimator).__name__} has neither "
+                "`history_` nor an attribute that ends in `_curve_`."
+            )
+        if measure is None:
+            measure = next((known for known in _DEFAULTS if known in curves), next(iter(curves)))
+        if measure not in curves:
+            raise ValueError(f"measure must be one of {sorted(curves)}, got {measure!r}.")
+        values = curves[measure]
+        # A curve of iterations has the start, too.
+        first = int(len(values) > getattr(estimator, "n_iter_", len(values)))
+        display = cls(
+            values,
+            seconds,
+            rounds=np.arange(len(values)) + 1 - first,
+            name=type(estimator).__name__ if name is None else name,
+            ylabel=_LABELS.get(measure, measure.replace("_", " ")),
+            log=measure in _LOGARITHMIC,
+        )
+        return display.plot(ax=ax)
+
+    @classmethod
+    def from_predictions(
+        cls, values, seconds=None, *, rounds=None, name=None, ylabel="loss", log=False, ax=None
+    ):
+        """Draw figures of a training that were noted elsewhere.
+
+        Parameters
+        ----------
+        values : array-like of shape (n_rounds,)
+            The residual or loss after each round.
+        seconds : array-like of shape (n_rounds,), default=None
+            The seconds from the start to the end of each round.
+        rounds : array-like of shape (n_rounds,), default=None
+            Numbers of the rounds; None counts from 1.
+        name : str, default=None
+            What the curve is called.
+        ylabel : str, default="loss"
+            What the values are.
+        log : bool, default=False
+            Whether the axis of the values is logarithmic.
+        ax : sequence of matplotlib Axes, default=None
+            Where to draw; None makes a figure.
+
+        Returns
+        -------
+        display : ConvergenceDisplay
+            The drawn display.
+        """
+        values = np.asarray(values, dtype=float)
+        for given, what in ((seconds, "seconds"), (rounds, "rounds")):
+            if given is not None and len(given) != len(values):
+                raise ValueError(f"{what} must have {len(values)} entries, got {len(given)}.")
+        display = cls(values, seconds, rounds=rounds, name=name, ylabel=ylabel, log=log)
+        return display.plot(ax=ax)
+
+    def plot(self, ax=None):
+        """Draw the panels.
+
+        Parameters
+        ----------
+        ax : sequence of matplotlib Axes, default=None
+            Two axes (one where the seconds are not known); None makes a figure.
+
+        Returns
+        -------
+        display : ConvergenceDisplay
+            Itself.
+        """
+        rounds = np.arange(1, len(self.values) + 1) if self.rounds is None else self.rounds
+        panels = [("round", rounds)]
+        if self.seconds is not None:
+            panels.append(("seconds", self.seconds))
+        self.figure_, self.axes_ = check_axes(
+            ax,
+            len(panels),
+            type(self).__name__,
+            figsize=(7.4 if len(panels) == 2 else 4.6, 3.2),
+        )
+        for axes, (label, places) in zip(self.axes_, panels, strict=True):
+            style = line_style(len(axes.lines))
+            if len(self.values) > _MOST_MARKERS:
+                style.pop("marker")
+            axes.plot(places, self.values, ms=3.5, label=self.name, **style)
+            axes.set(xlabel=label, ylabel=self.ylabel if axes is self.axes_[0] else "")
+            if self.log:
+                axes.set_yscale("log")
+        self.axes_[0].xaxis.get_major_locator().set_params(integer=True)
+        add_legend(self.axes_[0])
+        return self
+
+
+def read_curves(estimator):
+    """Return the figures that a fitted estimator has of every round, and the seconds if known."""
+    history = getattr(estimator, "history_", {})
+    if isinstance(history, dict):  # columns, with the time since the start
+        columns = dict(history)
+        seconds = columns.get("seconds")
+    else:  # epochs, each with the time that it took
+        names = [name for name in history[0] if all(name in epoch for epoch in history)]
+        columns = {name: [epoch[name] for epoch in history] for name in names}
+        taken = columns.get("dur", columns.get("seconds"))
+        seconds = None if taken is None else np.cumsum(taken)
+    for name, value in vars(estimator).items():
+        if name.endswith("_curve_"):
+            columns[name.removesuffix("_curve_")] = value
+    seconds = getattr(estimator, "seconds_curve_", seconds)
+    curves = {
+        name: np.asarray(values, dtype=float)
+        for name, values in columns.items()
+        if name not in _COUNTS and not name.endswith("_best")
+    }
+    return curves, seconds

@@ -1,0 +1,193 @@
+"""How many queries find one of their own among their nearest neighbours."""
+
+from __future__ import annotations
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from ..metrics import recall_at_k
+from ._style import add_legend, check_axis, line_style
+
+_KS = (1, 2, 4, 8, 16, 32)
+
+
+class RecallCurveDisplay:
+    """Recall@k of a search, against k.
+
+    Recall@k is the share of queries with at least one sample of their class among the k nearest.
+    Use `from_estimator` or `from_predictions` to make one; give `ax` to draw several curves into
+    one picture.
+
+    Parameters
+    ----------
+    k : ndarray of shape (n_points,)
+        Numbers of neighbours.
+    recall : ndarray of shape (n_points,)
+        Recall at each of them, between 0 and 1.
+    name : str, default=None
+        What the curve is called in the legend.
+
+    Attributes
+    ----------
+    line_ : matplotlib Line2D
+        The curve.
+    ax_ : matplotlib Axes
+        Where it is drawn.
+    figure_ : matplotlib Figure
+        The figure around it.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_wine
+    >>> from skdml import GMMLTransformer
+    >>> from skdml.plot import RecallCurveDisplay
+    >>> X, y = load_wine(return_X_y=True)
+    >>> model = GMMLTransformer(random_state=0).fit(X[::2], y[::2])
+    >>> display = RecallCurveDisplay.from_predictions(X[1::2], y[1::2], name="input")
+    >>> learned = RecallCurveDisplay.from_estimator(model, X[1::2], y[1::2], ax=display.ax_)
+    >>> len(display.ax_.lines)
+    2
+    """
+
+    def __init__(self, k, recall, name=None):
+        self.k = k
+        self.recall = recall
+        self.name = name
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator,
+        X,
+        y,
+        *,
+        gallery=None,
+        gallery_labels=None,
+        k=None,
+        metric="euclidean",
+        name=None,
+        ax=None,
+    ):
+        """Draw the recall of samples that a fitted transformer maps.
+
+        Parameters
+        ----------
+        estimator : estimator
+            Fitted, with `transform`.
+        X : array-like of shape (n_samples, ...)
+            The queries. Without `gallery` each is searched among all the others.
+        y : array-like of shape (n_samples,)
+            Their classes.
+        gallery : array-like of shape (n_gallery, ...), default=None
+            Samples to search instead, mapped by `transform_database` where the estimator has it.
+        gallery_labels : array-like of shape (n_gallery,), default=None
+            Their classes.
+        k : sequence of int, default=None
+            Numbers of neighbours; None takes 1, 2, 4, 8, 16 and 32, as far as there are as many.
+        metric : str, callable or object, default="euclidean"
+            The distance of mapped samples, such as `metric_` of a
+            :class:`~skdml.deep.DeepMetricEmbedder` that was trained by transport.
+        name : str, default=None
+            What the curve is called; None takes the name of the class.
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a figure.
+
+        Returns
+        -------
+        display : RecallCurveDisplay
+            The drawn display.
+        """
+        check_is_fitted(estimator)
+        if gallery is not None:
+            gallery = map_gallery(estimator, gallery)
+        return cls.from_predictions(
+            estimator.transform(X),
+            y,
+            gallery=gallery,
+            gallery_labels=gallery_labels,
+            k=k,
+            metric=metric,
+            name=type(estimator).__name__ if name is None else name,
+            ax=ax,
+        )
+
+    @classmethod
+    def from_predictions(
+        cls,
+        X_embedded,
+        y,
+        *,
+        gallery=None,
+        gallery_labels=None,
+        k=None,
+        metric="euclidean",
+        name=None,
+        ax=None,
+    ):
+        """Draw the recall of embedded samples.
+
+        Parameters
+        ----------
+        X_embedded : array-like of shape (n_samples, n_features)
+            The queries. Without `gallery` each is searched among all the others.
+        y : array-like of shape (n_samples,)
+            Their classes.
+        gallery : array-like of shape (n_gallery, n_features), default=None
+            Embedded samples to search instead.
+        gallery_labels : array-like of shape (n_gallery,), default=None
+            Their classes.
+        k : sequence of int, default=None
+            Numbers of neighbours; None takes 1, 2, 4, 8, 16 and 32, as far as there are as many.
+        metric : str, callable or object, default="euclidean"
+            As in :func:`~skdml.metrics.recall_at_k`.
+        name : str, default=None
+            What the curve is called.
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a figure.
+
+        Returns
+        -------
+        display : RecallCurveDisplay
+            The drawn display.
+        """
+        if k is None:
+            n_candidates = len(X_embedded) - 1 if gallery is None else len(gallery)
+            k = [number for number in _KS if number <= n_candidates]
+        k = np.unique(k)
+        recall = recall_at_k(
+            X_embedded, y, k.tolist(), gallery=gallery, gallery_labels=gallery_labels, metric=metric
+        )
+        return cls(k, recall, name).plot(ax=ax)
+
+    def plot(self, ax=None):
+        """Draw the curve.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a figure.
+
+        Returns
+        -------
+        display : RecallCurveDisplay
+            Itself.
+        """
+        self.figure_, self.ax_ = check_axis(ax, type(self).__name__, figsize=(4.6, 3.2))
+        style = line_style(len(self.ax_.lines))
+        self.line_ = self.ax_.plot(self.k, self.recall, label=self.name, ms=4, **style)[0]
+        self.ax_.set_xscale("log", base=2)
+        ticks = np.unique(np.concatenate([line.get_xdata() for line in self.ax_.lines]))
+        if len(ticks) <= 10:
+            self.ax_.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        self.ax_.set(xlabel="neighbours, k", ylabel="recall@k")
+        lowest = min(line.get_ydata().min() for line in self.ax_.lines)
+        margin = 0.05 * max(1 - lowest, 0.02)
+        self.ax_.set_ylim(lowest - margin, 1 + margin)
+        add_legend(self.ax_, loc="lower right")
+        return self
+
+
+def map_gallery(estimator, gallery):
+    """Return samples to be searched, as an estimator maps them: some have a map of their own."""
+    transform = getattr(estimator, "transform_database", estimator.transform)
+    return transform(gallery)

@@ -1,0 +1,309 @@
+"""Queries and what was found for them, as images."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from sklearn.utils import check_consistent_length
+from sklearn.utils.validation import check_is_fitted
+
+from .._optional import optional_import
+from ..metrics._neighbors import nearest
+from ..metrics._validation import check_embeddings
+from ._recall import map_gallery
+from ._style import RIGHT, WRONG, check_axis
+
+# Room around an image, in units of its side, and between the query and what was found.
+_GAP = 0.12
+_QUERY_GAP = 0.3
+
+
+class RetrievalDisplay:
+    """Queries and their nearest neighbours as images, right and wrong ones marked.
+
+    Each row is a query with its neighbours, nearest first. A right neighbour has a thin blue
+    frame, a wrong one a thick orange frame and a cross. Use `from_estimator` or
+    `from_predictions` to make one.
+
+    Parameters
+    ----------
+    queries : ndarray of shape (n_queries, height, width) or (n_queries, height, width, 3)
+        Images of the queries.
+    found : ndarray of shape (n_queries, k, height, width) or (n_queries, k, height, width, 3)
+        Images of their neighbours.
+    right : ndarray of shape (n_queries, k)
+        Whether a neighbour is of the query's class.
+    labels : sequence of str, default=None
+        Classes of the queries, written beside them.
+    cmap : str, default="gray_r"
+        Colours of images with one channel; "gray_r" is ink on paper.
+
+    Attributes
+    ----------
+    ax_ : matplotlib Axes
+        Where the images are drawn.
+    figure_ : matplotlib Figure
+        The figure around it.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from skdml import GMMLTransformer
+    >>> from skdml.plot import RetrievalDisplay
+    >>> X, y = load_digits(return_X_y=True)
+    >>> model = GMMLTransformer(random_state=0).fit(X[:900], y[:900])
+    >>> display = RetrievalDisplay.from_estimator(
+    ...     model, X[900:], y[900:], image_shape=(8, 8), n_queries=4)
+    >>> display.right.shape
+    (4, 5)
+    """
+
+    def __init__(self, queries, found, right, labels=None, cmap="gray_r"):
+        self.queries = queries
+        self.found = found
+        self.right = right
+        self.labels = labels
+        self.cmap = cmap
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator,
+        X,
+        y,
+        *,
+        gallery=None,
+        gallery_labels=None,
+        queries=None,
+        n_queries=5,
+        k=5,
+        metric="euclidean",
+        image_shape=None,
+        cmap="gray_r",
+        ax=None,
+    ):
+        """Search with a fitted transformer, and draw what is found.
+
+        Parameters
+        ----------
+        estimator : estimator
+            Fitted, with `transform`.
+        X : array-like of shape (n_samples, ...)
+            Images, as the estimator takes them: flat rows, or of shape (channels, height, width).
+        y : array-like of shape (n_samples,)
+            Their classes.
+        gallery : array-like of shape (n_gallery, ...), default=None
+            Images to search, mapped by `transform_database` where the estimator has it. None
+            searches X without the query itself.
+        gallery_labels : array-like of shape (n_gallery,), default=None
+            Their classes.
+        queries : sequence of int, default=None
+            Which of X to look up. None takes `n_queries` of different classes.
+        n_queries : int, default=5
+            How many, if `queries` is None.
+        k : int, default=5
+            Neighbours of each.
+        metric : str, callable or object, default="euclidean"
+            The distance of mapped images.
+        image_shape : tuple (height, width), default=None
+            The shape of a row that is an image; None takes that of X, or a square.
+        cmap : str, default="gray_r"
+            Colours of images with one channel.
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a figure.
+
+        Returns
+        -------
+        display : RetrievalDisplay
+            The drawn display.
+        """
+        check_is_fitted(estimator)
+        embedded = None if gallery is None else map_gallery(estimator, gallery)
+        return cls.from_predictions(
+            estimator.transform(X),
+            y,
+            X,
+            gallery=embedded,
+            gallery_labels=gallery_labels,
+            gallery_images=gallery,
+            queries=queries,
+            n_queries=n_queries,
+            k=k,
+            metric=metric,
+            image_shape=image_shape,
+            cmap=cmap,
+            ax=ax,
+        )
+
+    @classmethod
+    def from_predictions(
+        cls,
+        X_embedded,
+        y,
+        images,
+        *,
+        gallery=None,
+        gallery_labels=None,
+        gallery_images=None,
+        queries=None,
+        n_queries=5,
+        k=5,
+        metric="euclidean",
+        image_shape=None,
+        cmap="gray_r",
+        ax=None,
+    ):
+        """Search among embedded images, and draw what is found.
+
+        Parameters
+        ----------
+        X_embedded : array-like of shape (n_samples, n_features)
+            The embedded images.
+        y : array-like of shape (n_samples,)
+            Their classes.
+        images : array-like of shape (n_samples, ...)
+            The images: flat rows, or of shape (height, width), (channels, height, width) or
+            (height, width, channels), with 1 or 3 channels.
+        gallery, gallery_labels, gallery_images : array-like, default=None
+            The same of images to search. None searches the others of X_embedded.
+        queries : sequence of int, default=None
+            Which images to look up. None takes `n_queries` of different classes.
+        n_queries : int, default=5
+            How many, if `queries` is None.
+        k : int, default=5
+            Neighbours of each.
+        metric : str, callable or object, default="euclidean"
+            The distance of embedded images.
+        image_shape : tuple (height, width), default=None
+            The shape of a row that is an image; None takes that of `images`, or a square.
+        cmap : str, default="gray_r"
+            Colours of images with one channel.
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a figure.
+
+        Returns
+        -------
+        display : RetrievalDisplay
+            The drawn display.
+        """
+        check_consistent_length(X_embedded, y, images)
+        check_consistent_length(gallery, gallery_labels, gallery_images)
+        y = np.asarray(y)
+        queries = choose_queries(y, n_queries) if queries is None else np.asarray(queries)
+        places = search(X_embedded, gallery, queries, k, metric)
+        if gallery is None:
+            gallery_labels, gallery_images = y, images
+        shown, searched = (as_images(some, image_shape) for some in (images, gallery_images))
+        return cls(
+            shown[queries],
+            searched[places],
+            np.asarray(gallery_labels)[places] == y[queries, None],
+            [str(label) for label in y[queries]],
+            cmap,
+        ).plot(ax=ax)
+
+    def plot(self, ax=None):
+        """Draw the images.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a figure.
+
+        Returns
+        -------
+        display : RetrievalDisplay
+            Itself.
+        """
+        patches = optional_import("matplotlib.patches", type(self).__name__)
+        n_queries, k = self.right.shape
+        height, width = self.queries.shape[1:3]
+        aspect = height / width
+        columns = np.r_[0, 1 + _GAP + _QUERY_GAP + np.arange(k) * (1 + _GAP)]
+        rows = np.arange(n_queries) * aspect * (1 + _GAP)
+        size = np.array([columns[-1] + 1.1, rows[-1] + aspect + 0.1])
+        figsize = min(0.9, 7.0 / size[0]) * size + [0.4, 0.3]
+        self.figure_, self.ax_ = check_axis(ax, type(self).__name__, figsize=figsize)
+        for query, found, right, y in zip(self.queries, self.found, self.right, rows, strict=True):
+            self._draw(query, 0, y, aspect, self.queries)
+            for image, is_right, x in zip(found, right, columns[1:], strict=True):
+                self._draw(image, x, y, aspect, self.found)
+                color, line_width = (RIGHT, 1.2) if is_right else (WRONG, 3)
+                frame = patches.Rectangle(
+                    (x, y), 1, aspect, fill=False, color=color, lw=line_width, clip_on=False
+                )
+                self.ax_.add_patch(frame)
+                if not is_right:
+                    self._cross(x, y)
+        self.ax_.set(xlim=(-0.05, columns[-1] + 1.05), aspect="equal")
+        self.ax_.set_ylim(rows[-1] + aspect + 0.05, -0.05)
+        self.ax_.spines[:].set_visible(False)
+        self.ax_.tick_params(length=0, labelsize=8)
+        self.ax_.xaxis.tick_top()
+        self.ax_.set_xticks(columns + 0.5, ["query", *range(1, k + 1)])
+        labels = [""] * n_queries if self.labels is None else self.labels
+        self.ax_.set_yticks(rows + aspect / 2, labels)
+        return self
+
+    def _draw(self, image, x, y, aspect, group):
+        options = {}
+        if image.ndim == 2:  # all of a group have the same greys
+            options = {"cmap": self.cmap, "vmin": group.min(), "vmax": group.max()}
+        self.ax_.imshow(image, extent=(x, x + 1, y + aspect, y), **options)
+
+    def _cross(self, x, y):
+        self.ax_.text(
+            *(x + 0.97, y + 0.03, "×"),
+            color="white",
+            fontsize=9,
+            ha="right",
+            va="top",
+            bbox={"facecolor": WRONG, "edgecolor": "none", "pad": 0.6},
+        )
+
+
+def choose_queries(y, n_queries):
+    """Return the first sample of some classes, spread evenly over them."""
+    _, first = np.unique(y, return_index=True)
+    places = np.linspace(0, len(first) - 1, min(n_queries, len(first))).astype(int)
+    return first[places]
+
+
+def search(X, gallery, queries, k, metric):
+    """Return the nearest k rows of the gallery (None: the other rows of X) for some rows of X."""
+    X = check_embeddings(X, "X_embedded")
+    Y = X
+    if gallery is not None:
+        gallery = check_embeddings(gallery, "gallery")
+        dtype = np.result_type(X, gallery)
+        X, Y = X.astype(dtype), gallery.astype(dtype)
+    n_candidates = len(Y) - (gallery is None)
+    if not 1 <= k <= n_candidates:
+        raise ValueError(f"k must be between 1 and {n_candidates}, the images to search, got {k}.")
+    needed = np.zeros(len(X), dtype=int)
+    needed[queries] = k
+    places = np.empty((len(X), k), dtype=int)
+    for rows, found in nearest(X, Y, needed, metric=metric):
+        places[rows] = found
+    return places[queries]
+
+
+def as_images(X, image_shape=None):
+    """Return images of shape (n, height, width), or (n, height, width, 3) in colour."""
+    X = np.asarray(X)
+    if X.ndim == 2:
+        shape = (math.isqrt(X.shape[1]),) * 2 if image_shape is None else tuple(image_shape)
+        if math.prod(shape) != X.shape[1]:
+            raise ValueError(
+                f"image_shape={image_shape}: rows have {X.shape[1]} values. Give the height and "
+                "the width of an image."
+            )
+        X = X.reshape(len(X), *shape)
+    if X.ndim == 4 and X.shape[1] in (1, 3):  # as torch has them
+        X = np.moveaxis(X, 1, -1)
+    if X.ndim == 4 and X.shape[-1] == 1:
+        X = X[..., 0]
+    if X.ndim != 3 and not (X.ndim == 4 and X.shape[-1] == 3):
+        raise ValueError(f"images must have 1 or 3 channels, got an array of shape {X.shape}.")
+    return X
