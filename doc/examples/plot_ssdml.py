@@ -1,9 +1,9 @@
 """
-Fifty labels for eighteen hundred digits
-========================================
+A hundred labels for eighteen hundred digits
+============================================
 
-Handwritten digits are easy to collect and tedious to label. Here fifty of them have a label. How
-far do these go? :class:`~skdml.semisupervised.SSDMLEmbedder` lets them flow along a graph of
+Handwritten digits are easy to collect and tedious to label. Here a hundred of them have a
+label. How far do these go? :class:`~skdml.semisupervised.SSDMLEmbedder` lets them flow along a graph of
 neighbours, and trains a network on what arrives. More in the :ref:`user guide <ssdml>`.
 """
 
@@ -20,13 +20,13 @@ X, y = load_digits(return_X_y=True)
 X_train, X_test, y_train, y_test = train_test_split(
     X / 16, y, test_size=0.5, stratify=y, random_state=0
 )
-labelled = np.concatenate([np.flatnonzero(y_train == digit)[:5] for digit in range(10)])
+labelled = np.concatenate([np.flatnonzero(y_train == digit)[:10] for digit in range(10)])
 partly = np.full(len(y_train), -1)
 partly[labelled] = y_train[labelled]
 
 # %%
-# Three ways to use fifty labels
-# ------------------------------
+# Three ways to use a hundred labels
+# ----------------------------------
 # Nearest neighbours among the labelled digits; a network trained on them alone; and the network
 # that sees the others too. Both networks see images that are turned and shifted a little.
 
