@@ -41,6 +41,10 @@ from ._generator_workers import make_crew
 _COLLAPSED = 0.01
 _N_LOOKED_AT = 256
 _BLOCK = 4096
+# Rates that do without tuning, chosen on held-out training images and digits.
+_LR = {"euclidean": 0.001, "learned": 0.002}
+# Critics step by less than the generator: with equal rates they run ahead, and it learns slower.
+_CRITIC_SHARE = 0.25
 
 
 class WassersteinGenerator(DensityMixin, CallbackSupportMixin, BaseEstimator):
@@ -90,8 +94,9 @@ class WassersteinGenerator(DensityMixin, CallbackSupportMixin, BaseEstimator):
         Updates of the generator.
     batch_size : int, default=64
         Points of an update, and rows of each critic.
-    lr : float, default=0.001
-        The learning rate of all networks.
+    lr : float or "auto", default="auto"
+        The learning rate of the generator. "auto" is 0.001 with the Euclidean cost and 0.002 with
+        a learned one. Critics have a quarter of it.
     n_jobs : int, default=None
         Processes for the critics; None is 1 unless in a :obj:`joblib.parallel_config` context.
         The result does not depend on it. Each process works on one thread.
@@ -158,7 +163,7 @@ class WassersteinGenerator(DensityMixin, CallbackSupportMixin, BaseEstimator):
         "scaling": [StrOptions({"auto", "common", "columns"})],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "batch_size": [Interval(Integral, 2, None, closed="left")],
-        "lr": [Interval(Real, 0, None, closed="neither")],
+        "lr": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
         "n_jobs": [Integral, None],
         "client": "no_validation",
         "random_state": ["random_state"],
@@ -179,7 +184,7 @@ class WassersteinGenerator(DensityMixin, CallbackSupportMixin, BaseEstimator):
         scaling="auto",
         max_iter=1500,
         batch_size=64,
-        lr=0.001,
+        lr="auto",
         n_jobs=None,
         client=None,
         random_state=None,
@@ -262,6 +267,7 @@ class WassersteinGenerator(DensityMixin, CallbackSupportMixin, BaseEstimator):
             )
         self._cost = "learned" if learned else "euclidean"
         self._debias = learned if self.debias == "auto" else bool(self.debias)
+        self._lr = _LR[self._cost] if self.lr == "auto" else float(self.lr)
         least = 2 if self._debias else 1
         if self.n_critics * least > n_rows:
             raise ValueError(
@@ -279,7 +285,8 @@ class WassersteinGenerator(DensityMixin, CallbackSupportMixin, BaseEstimator):
                 "critic_module",
                 n_features=self.n_features_in_,
             )
-        return CriticSettings(maker, self._debias, self.batch_size, self.lr, self._seed)
+        lr = _CRITIC_SHARE * self._lr
+        return CriticSettings(maker, self._debias, self.batch_size, lr, self._seed)
 
     def _make_generator(self, settings):
         """Return a new generator, after a try of both kinds of networks."""
@@ -307,20 +314,20 @@ class WassersteinGenerator(DensityMixin, CallbackSupportMixin, BaseEstimator):
             n_points=self.batch_size,
             n_critic_steps=self.n_critic_steps if self._cost == "learned" else 1,
             n_potential_steps=self.n_potential_steps if self._is_shared else None,
-            lr=self.lr,
+            lr=self._lr,
             max_iter=self.max_iter,
             seed=self._seed,
             report=lambda value: progress.step(distance=value),
         )
         if not trained.values:
-            raise ValueError(f"{trained.stopped}: try a smaller lr than {self.lr}.")
+            raise ValueError(f"{trained.stopped}: try a smaller lr than {self._lr}.")
         return trained
 
     def _keep(self, trained, crew, settings):
         """Set the fitted attributes."""
         if trained.stopped:
             warnings.warn(
-                f"{trained.stopped}; training stopped there. Try a smaller lr than {self.lr}.",
+                f"{trained.stopped}; training stopped there. Try a smaller lr than {self._lr}.",
                 ConvergenceWarning,
                 stacklevel=5,
             )
@@ -361,7 +368,7 @@ class WassersteinGenerator(DensityMixin, CallbackSupportMixin, BaseEstimator):
             warnings.warn(
                 f"the generator collapsed: its samples are all equal, or nearly so. Their columns "
                 f"vary by {spread:.2g} and those of X by {expected:.2g}, scaled. Try a smaller lr "
-                f"than {self.lr}, a batch_size above {self.batch_size}{more}, or another module.",
+                f"than {self._lr}, a batch_size above {self.batch_size}{more}, or another module.",
                 ConvergenceWarning,
                 stacklevel=5,
             )
