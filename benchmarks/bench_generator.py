@@ -22,12 +22,13 @@ REPEATS = 1
 SEEDS = (0, 1, 2)
 PARTS = ("rows", "critics", "images", "workers")
 UPDATES = 1500  # of digits
-OTHER_UPDATES = 500
+OTHER_UPDATES = 300
 IMAGE_UPDATES = 300
 CRITICS = (1, 2, 4, 8)
 TIMED_CRITICS = (4,)
 MOST_TEST_ROWS = 1000
-DATA = ("digits", "8 Gaussians", "swiss roll", "usps", "segment", "letter")
+MOST_TRAINING_ROWS = 3000
+DATA = ("digits", "8 Gaussians", "swiss roll", "segment", "letter", "usps")
 MEASURES = ("W2", "precision", "recall", "density", "coverage", "nearest row")
 # The distance on digits, in pixels of 0 to 16, that "workers" waits for.
 GOAL = 27.0
@@ -49,7 +50,7 @@ def eight_gaussians(n_samples, seed):
 
 
 def load_rows(name):
-    """Return training and test rows; a third of the rows, 1,000 at most, are for the test."""
+    """Return at most 3,000 training rows and 1,000 test rows; the latter are a third, or fewer."""
     from skdml.datasets import fetch_uci, fetch_usps
 
     if name == "digits":
@@ -64,7 +65,8 @@ def load_rows(name):
         X = fetch_uci(name, return_X_y=True)[0]
     X = np.asarray(X, dtype=np.float64)
     n_test = min(len(X) // 3, MOST_TEST_ROWS)
-    return train_test_split(X, test_size=n_test, random_state=0)
+    train, test = train_test_split(X, test_size=n_test, random_state=0)
+    return train[:MOST_TRAINING_ROWS], test
 
 
 def judge_rows(train, test, made):

@@ -129,7 +129,8 @@ def gaussian_mixture(X, seed, updates):
     """Fit a Gaussian mixture; the number of components is chosen by cross-validation."""
     columns, rows = _scaled(X)
     grid = {"n_components": [1, 5, 10, 20, 40]}
-    mixture = GaussianMixture(reg_covar=1e-4, random_state=seed)
+    kind = "full" if X.shape[1] <= 100 else "diag"
+    mixture = GaussianMixture(covariance_type=kind, reg_covar=1e-4, random_state=seed)
     model = GridSearchCV(mixture, grid, cv=3).fit(rows.numpy().astype(np.float64)).best_estimator_
 
     def draw(n_samples, seed):

@@ -93,7 +93,8 @@ class WassersteinGenerator(DensityMixin, CallbackSupportMixin, BaseEstimator):
     max_iter : int, default=1500
         Updates of the generator.
     batch_size : int, default=64
-        Points of an update, and rows of each critic.
+        Points of an update, and rows of each critic. A critic with fewer rows takes all of them,
+        and with `debias` there are as few points then: only batches of one size are comparable.
     lr : float or "auto", default="auto"
         The learning rate of the generator. "auto" is 0.001 with the Euclidean cost and 0.002 with
         a learned one. Critics have a quarter of it.
@@ -117,10 +118,10 @@ class WassersteinGenerator(DensityMixin, CallbackSupportMixin, BaseEstimator):
     wasserstein_curve_ : ndarray of shape (`n_iter_`,)
         The distance of points and rows in each update, on the batches of that update; with the
         common scaling and the Euclidean cost in units of X.
-    potentials_ : ndarray of shape (batch_size,) or (n_critics, batch_size)
+    potentials_ : ndarray of shape (n_points,) or (n_critics, n_points)
         The potentials of the points of the last update; with the shared coupling one for all
         critics.
-    masses_ : ndarray of shape (batch_size,)
+    masses_ : ndarray of shape (n_points,)
         The masses of the cells of these points, 1 where a cell has its share of the rows.
     traffic_ : dict
         Bytes between the generator and one critic in an update: "update" for what training needs,
@@ -274,6 +275,9 @@ class WassersteinGenerator(DensityMixin, CallbackSupportMixin, BaseEstimator):
                 f"n_critics={self.n_critics} critics need {least} of the rows of X each, but X has "
                 f"{n_rows}: give fewer critics."
             )
+        self._n_points = self.batch_size
+        if self._debias:
+            self._n_points = min(self.batch_size, n_rows // self.n_critics)
 
     def _critic_settings(self):
         maker = None
@@ -311,7 +315,7 @@ class WassersteinGenerator(DensityMixin, CallbackSupportMixin, BaseEstimator):
             self.generator_,
             crew,
             latent_dim=self.latent_dim,
-            n_points=self.batch_size,
+            n_points=self._n_points,
             n_critic_steps=self.n_critic_steps if self._cost == "learned" else 1,
             n_potential_steps=self.n_potential_steps if self._is_shared else None,
             lr=self._lr,

@@ -101,6 +101,8 @@ def test_only_points_potentials_masses_and_gradients_are_exchanged(iris):
 def test_fewer_rows_than_a_batch(iris, cost):
     model = quick(max_iter=3, batch_size=64, cost=cost).fit(iris[:9])
     assert model.sample(3).shape == (3, 4)
+    # Debiased batches of points are as small as those of rows.
+    assert model.masses_.shape == (64 if cost == "euclidean" else 2,)
 
 
 def test_bad_input(iris):
