@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits, make_swiss_roll
 from sklearn.model_selection import train_test_split
 
 from benchmarks.cache import Cache
-from benchmarks.generator_plots import BASE, plot
+from benchmarks.generator_plots import BASE, CRITICS, plot
 from benchmarks.harness import Column, Report, Target, limited_threads, progress
 
 REPEATS = 1
@@ -24,7 +24,6 @@ PARTS = ("rows", "critics", "images", "workers")
 UPDATES = 1500  # of digits
 OTHER_UPDATES = 300
 IMAGE_UPDATES = 300
-CRITICS = (1, 2, 4, 8)
 TIMED_CRITICS = (4,)
 MOST_TEST_ROWS = 1000
 MOST_TRAINING_ROWS = 3000

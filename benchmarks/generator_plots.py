@@ -4,6 +4,7 @@ from benchmarks.harness import PALETTE
 
 PARTS = ("rows", "critics", "images", "workers", "model")
 BASE = "WGAN-GP"
+CRITICS = (1, 2, 4, 8)
 
 
 def plot(report, figure):
@@ -84,4 +85,4 @@ def draw_by_critics(axes, rows, column, colour, label):
         values = [one[column] for one in row["each"]]
         axes.scatter([row["n_critics"]] * len(values), values, s=10, color=colour, alpha=0.5)
     axes.set_xscale("log", base=2)
-    axes.set_xticks(numbers, [str(number) for number in numbers])
+    axes.set_xticks(CRITICS, [str(number) for number in CRITICS])
