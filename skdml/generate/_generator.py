@@ -41,7 +41,7 @@ from ._generator_workers import make_crew
 _COLLAPSED = 0.01
 _N_LOOKED_AT = 256
 _BLOCK = 4096
-# Rates that do without tuning, chosen on held-out training images and digits.
+# That of the learned cost was chosen on held-out training images.
 _LR = {"euclidean": 0.001, "learned": 0.002}
 # Critics step by less than the generator: with equal rates they run ahead, and it learns slower.
 _CRITIC_SHARE = 0.25
