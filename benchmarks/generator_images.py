@@ -7,21 +7,23 @@ from torch import nn
 from skdml.metrics import frechet_distance
 
 LATENT = 64
-LR = 5e-4
+# The best of the rates of 0.0005, 0.001 and 0.002 that were tried for WGAN-GP on held-out training
+# images: of its generator, and of its critic.
+WGAN_RATES = 2e-3, 1e-3
 N_JUDGED = 5000
 
 
 def image_generator():
     """Return a small generator of images, by transposed convolutions; values in [-1, 1]."""
     return nn.Sequential(
-        nn.Linear(LATENT, 128 * 49),
-        nn.BatchNorm1d(128 * 49),
+        nn.Linear(LATENT, 64 * 49),
+        nn.BatchNorm1d(64 * 49),
         nn.ReLU(),
-        nn.Unflatten(1, (128, 7, 7)),
-        nn.ConvTranspose2d(128, 64, 4, 2, 1),
-        nn.BatchNorm2d(64),
+        nn.Unflatten(1, (64, 7, 7)),
+        nn.ConvTranspose2d(64, 32, 4, 2, 1),
+        nn.BatchNorm2d(32),
         nn.ReLU(),
-        nn.ConvTranspose2d(64, 1, 4, 2, 1),
+        nn.ConvTranspose2d(32, 1, 4, 2, 1),
         nn.Tanh(),
         nn.Flatten(),
     )
@@ -31,12 +33,12 @@ def image_critic(n_outputs=64):
     """Return a small critic of images, by convolutions."""
     return nn.Sequential(
         nn.Unflatten(1, (1, 28, 28)),
-        nn.Conv2d(1, 32, 4, 2, 1),
+        nn.Conv2d(1, 16, 4, 2, 1),
         nn.LeakyReLU(0.2),
-        nn.Conv2d(32, 64, 4, 2, 1),
+        nn.Conv2d(16, 32, 4, 2, 1),
         nn.LeakyReLU(0.2),
         nn.Flatten(),
-        nn.Linear(3136, n_outputs),
+        nn.Linear(32 * 49, n_outputs),
     )
 
 

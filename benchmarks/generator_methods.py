@@ -1,7 +1,8 @@
 """Generators side by side: each is fitted on rows and returns a function that draws new ones.
 
 WGAN-GP and the sliced distance train the networks of `WassersteinGenerator`, on rows scaled in the
-same way, with the same optimiser, learning rate, batch size and latent vectors.
+same way, with the same optimiser, learning rate, batch size and latent vectors, and end with the
+same running mean of the generator's weights.
 """
 
 import numpy as np
@@ -14,9 +15,11 @@ from torch import nn
 from skdml import WassersteinGenerator
 from skdml.generate._columns import learn_columns
 from skdml.generate._generator_networks import mlp_critic, mlp_generator
+from skdml.generate._generator_training import RunningMean
 
 BETAS = (0.5, 0.9)
 N_PROJECTIONS = 128
+N_CRITIC_STEPS = 5
 
 
 def transport(X, seed, updates, **params):
@@ -45,14 +48,15 @@ def gradient_penalty(critic, real, made):
 
 
 def train_wgan_gp(
-    rows, generator, critic, seed, updates, *, latent_dim=32, batch_size=64, lr=1e-3, steps=5
+    rows, generator, critic, seed, updates, *, latent_dim=32, batch_size=64, rates=(1e-3, 1e-3)
 ):
     """Train a generator by WGAN-GP, with a penalty of weight 10 and 5 steps of the critic."""
     torch.manual_seed(seed)
     generator, critic = generator(), critic()
-    ours, theirs = adam(generator, lr), adam(critic, lr)
+    ours, theirs = adam(generator, rates[0]), adam(critic, rates[1])
+    mean = RunningMean(generator)
     for _ in range(updates):
-        for _ in range(steps):
+        for _ in range(N_CRITIC_STEPS):
             real = rows[torch.randint(len(rows), (batch_size,))]
             with torch.no_grad():
                 made = generator(torch.randn(batch_size, latent_dim))
@@ -65,6 +69,8 @@ def train_wgan_gp(
         ours.zero_grad()
         loss.backward()
         ours.step()
+        mean.add(generator)
+    mean.copy_to(generator)
     return generator.eval()
 
 
@@ -73,6 +79,7 @@ def train_sliced(rows, generator, seed, updates, *, latent_dim=32, batch_size=25
     torch.manual_seed(seed)
     generator = generator()
     ours = adam(generator, lr)
+    mean = RunningMean(generator)
     for _ in range(updates):
         real = rows[torch.randint(len(rows), (batch_size,))]
         made = generator(torch.randn(batch_size, latent_dim))
@@ -82,6 +89,8 @@ def train_sliced(rows, generator, seed, updates, *, latent_dim=32, batch_size=25
         ours.zero_grad()
         loss.backward()
         ours.step()
+        mean.add(generator)
+    mean.copy_to(generator)
     return generator.eval()
 
 
@@ -120,7 +129,8 @@ def gaussian_mixture(X, seed, updates):
     """Fit a Gaussian mixture; the number of components is chosen by cross-validation."""
     columns, rows = _scaled(X)
     grid = {"n_components": [1, 5, 10, 20, 40]}
-    mixture = GaussianMixture(reg_covar=1e-4, random_state=seed)
+    kind = "full" if X.shape[1] <= 100 else "diag"
+    mixture = GaussianMixture(covariance_type=kind, reg_covar=1e-4, random_state=seed)
     model = GridSearchCV(mixture, grid, cv=3).fit(rows.numpy().astype(np.float64)).best_estimator_
 
     def draw(n_samples, seed):

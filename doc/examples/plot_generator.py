@@ -11,7 +11,7 @@ samples join the training rows, and the classifier is tested on real rows only. 
 # %%
 # The data
 # --------
-# Handwritten digits: is it an eight? The training rows have 40 eights and 800 other digits, the
+# Handwritten digits: is it an eight? The training rows have 15 eights and 800 other digits, the
 # test rows have all the rest.
 
 import numpy as np
@@ -20,23 +20,34 @@ from sklearn.datasets import load_digits
 X, y = load_digits(return_X_y=True)
 rng = np.random.default_rng(0)
 eights, others = rng.permutation(np.flatnonzero(y == 8)), rng.permutation(np.flatnonzero(y != 8))
-train = np.concatenate([eights[:40], others[:800]])
-test = np.concatenate([eights[40:], others[800:]])
-rare, X_test, y_test = X[eights[:40]], X[test], y[test] == 8
+train = np.concatenate([eights[:15], others[:800]])
+test = np.concatenate([eights[15:], others[800:]])
+rare, X_test, y_test = X[eights[:15]], X[test], y[test] == 8
 X_train, y_train = X[train], y[train] == 8
 
 # %%
 # New eights
 # ----------
-# Pixels are whole numbers between 0 and 16, and so are the samples.
+# Pixels are whole numbers between 0 and 16, and so are the samples. So few rows need no more than
+# one critic. Without `debias` the samples would be too much alike.
 
 from matplotlib import pyplot as plt
 
 from skdml import WassersteinGenerator
 from skdml.plot import GeneratedSamplesDisplay
 
-model = WassersteinGenerator(n_critics=2, max_iter=600, debias=True, random_state=0).fit(rare)
+model = WassersteinGenerator(n_critics=1, max_iter=300, debias=True, random_state=0).fit(rare)
 GeneratedSamplesDisplay.from_estimator(model, rare, image_shape=(8, 8), random_state=0)
+plt.show()
+
+# %%
+# The distance falls until samples are as near to the rows as rows are to each other. The masses are
+# the shares of the rows that fell to each point of the last update: equal here, since the plan of a
+# single critic is exact.
+
+from skdml.plot import GeneratorTrainingDisplay
+
+GeneratorTrainingDisplay.from_estimator(model)
 plt.show()
 
 # %%
@@ -48,6 +59,7 @@ plt.show()
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score
+from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -61,6 +73,7 @@ extra = {
 classifiers = {
     "logistic regression": make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)),
     "random forest": RandomForestClassifier(random_state=0),
+    "10 nearest neighbours": KNeighborsClassifier(10),
 }
 scores = {
     name: [
@@ -82,15 +95,15 @@ for name, values in scores.items():
 
 figure, axes = plt.subplots(figsize=(6.4, 3.2), layout="constrained")
 for place, (name, values) in enumerate(scores.items()):
-    bars = axes.bar(np.arange(3) + 0.4 * place, values, width=0.38, label=name)
+    bars = axes.bar(np.arange(3) + 0.28 * place, values, width=0.26, label=name)
     axes.bar_label(bars, fmt="%.3f", fontsize=8)
-axes.set_xticks(np.arange(3) + 0.2, extra)
-axes.set_ylim(0.6, 1.05)
+axes.set_xticks(np.arange(3) + 0.28, extra)
+axes.set_ylim(0.5, 1.1)
 axes.set_ylabel("average precision on test rows")
-axes.legend(frameon=False, fontsize=8, ncols=2)
+axes.legend(frameon=False, fontsize=8, ncols=3)
 plt.show()
 
 # %%
-# More eights help the forest, whether rows are repeated or drawn, and do not help the logistic
-# regression. New rows are no better than repeated ones here: the generator knows no more than the
-# forty eights either. Compare the three ways on your own data before you trust one.
+# Drawn rows help the forest and the neighbours more than repeated ones do: they fill the gaps
+# between fifteen eights. The logistic regression has no use for either. With forty eights instead
+# of fifteen, repeated rows served the forest as well: compare the three ways on your own data.

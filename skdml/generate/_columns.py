@@ -17,7 +17,7 @@ class Columns:
     Attributes
     ----------
     center, scale : ndarray of shape (n_features,)
-        A column is scaled as (x - center) / scale; the scale of a constant column is 1.
+        A column is scaled as (x - center) / scale.
     lower, upper : ndarray of shape (n_features,)
         Bounds, infinite where a column has none.
     is_integer : ndarray of shape (n_features,)
@@ -73,15 +73,17 @@ def learn_columns(X: np.ndarray, scaling: str = "auto") -> Columns:
     if scaling == "common" and varies.any():
         lowest, highest = low[varies].min(), high[varies].max()
         unit = float(highest - lowest) / 2
-        center, scale = np.full(len(low), (lowest + highest) / 2), np.full(len(low), unit)
+        # A constant column far from all others, which is not of their unit, goes to an end.
+        near = np.clip(low, lowest, highest)
+        center, scale = (lowest + highest) / 2 + (low - near) * ~varies, np.full(len(low), unit)
     else:
         unit = 1.0
-        center, scale = X.mean(axis=0), X.std(axis=0)
+        center, scale = np.where(varies, X.mean(axis=0), low), np.where(varies, X.std(axis=0), 1)
     lower = np.where((low == X).sum(axis=0) > 1, low, np.where(low >= 0, 0.0, -np.inf))
     upper = np.where((high == X).sum(axis=0) > 1, high, np.where(high <= 0, 0.0, np.inf))
     return Columns(
-        np.where(varies, center, low),
-        np.where(varies, scale, 1.0),
+        center,
+        scale,
         np.where(varies, lower, low),
         np.where(varies, upper, high),
         (np.round(X) == X).all(axis=0),

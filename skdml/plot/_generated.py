@@ -149,8 +149,9 @@ class GeneratedSamplesDisplay:
         height, width = self.image_shape
         side = min(8, math.isqrt(len(self.real)), math.isqrt(len(self.generated)))
         for axes, rows in zip(self.axes_, (self.real, self.generated), strict=True):
-            grid = rows[: side * side].reshape(side, side, height, width)
-            sheet = grid.transpose(0, 2, 1, 3).reshape(side * height, side * width)
+            grid = rows[: side * side].reshape(side, side, height, width).astype(float)
+            grid = np.pad(grid, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=np.nan)
+            sheet = grid.transpose(0, 2, 1, 3).reshape(side * (height + 2), side * (width + 2))
             axes.imshow(sheet, cmap="gray_r", vmin=self.real.min(), vmax=self.real.max())
 
 

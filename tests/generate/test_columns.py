@@ -52,7 +52,9 @@ def test_scalings(table):
     assert columns.unit == 8
     encoded = columns.encode(pixels)
     assert (encoded.min(), encoded.max()) == (-1, 1)
-    np.testing.assert_array_equal(encoded[:, 4], 0)
+    np.testing.assert_array_equal(encoded[:, 4], -1)  # as dark as the darkest pixel
+    pixels[:, 4] = 9999
+    assert (learn_columns(pixels).encode(pixels)[:, 4] == 1).all()
 
 
 def test_auto_takes_one_scale_for_columns_of_one_unit(table):

@@ -148,8 +148,8 @@ def test_generated_images_are_drawn_as_a_sheet():
     rows = np.arange(2 * 9 * 6).reshape(2, 9, 6)
     display = GeneratedSamplesDisplay.from_predictions(*rows, image_shape=(2, 3))
     sheet = display.axes_[1].images[0].get_array()
-    assert sheet.shape == (6, 9)
-    np.testing.assert_array_equal(sheet[2:4, 3:6], rows[1, 4].reshape(2, 3))
+    assert sheet.shape == (12, 15)  # with a margin around each image
+    np.testing.assert_array_equal(sheet[5:7, 6:9], rows[1, 4].reshape(2, 3))
     with pytest.raises(ValueError, match=r"image_shape=\(2, 2\) has 4 values, but rows have 6"):
         GeneratedSamplesDisplay.from_predictions(*rows, image_shape=(2, 2))
     with pytest.raises(ValueError, match="generated must have the 6 features"):
