@@ -3,8 +3,8 @@ A hundred labels for eighteen hundred digits
 ============================================
 
 Handwritten digits are easy to collect and tedious to label. Here a hundred of them have a
-label. How far do these go? :class:`~skdml.semisupervised.SSDMLEmbedder` lets them flow along a graph of
-neighbours, and trains a network on what arrives. More in the :ref:`user guide <ssdml>`.
+label. How far do these go? :class:`~skdml.semisupervised.SSDMLEmbedder` lets them flow along a
+graph of neighbours, and trains a network on what arrives. More in the :ref:`user guide <ssdml>`.
 """
 
 # %%
