@@ -46,6 +46,7 @@ def test_a_missing_extra_names_the_pip_command():
 
 
 def test_public_names():
+    pytest.importorskip("torch")
     for name in skdml.__all__:
         assert getattr(skdml, name) is not None
     assert set(skdml.__all__) == set(dir(skdml))
