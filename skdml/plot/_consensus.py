@@ -98,6 +98,8 @@ class ConsensusDisplay:
                 f"consensus must be a vector with one distance for each epoch, got an array of "
                 f"shape {consensus.shape}."
             )
+        if not np.isfinite(consensus).all():
+            raise ValueError("consensus must have no NaN and no infinity.")
         return cls(consensus, name).plot(ax=ax)
 
     def plot(self, ax=None):

@@ -151,6 +151,11 @@ class ConvergenceDisplay:
             The drawn display.
         """
         values = np.asarray(values, dtype=float)
+        if values.ndim != 1 or not len(values):
+            raise ValueError(
+                "values must be a vector with one entry for each round, got an array of shape "
+                f"{values.shape}."
+            )
         for given, what in ((seconds, "seconds"), (rounds, "rounds")):
             if given is not None and len(given) != len(values):
                 raise ValueError(f"{what} must have {len(values)} entries, got {len(given)}.")

@@ -149,3 +149,14 @@ def test_consensus_needs_several_workers():
         ConsensusDisplay.from_estimator(Fitted())
     with pytest.raises(ValueError, match="one distance for each epoch"):
         ConsensusDisplay.from_predictions([[1.0]])
+
+
+@pytest.mark.parametrize("values", [[], [[1.0, 2.0]]])
+def test_no_rounds_are_named(values):
+    with pytest.raises(ValueError, match="values must be a vector with one entry"):
+        ConvergenceDisplay.from_predictions(values)
+
+
+def test_replicas_that_are_not_finite_are_named():
+    with pytest.raises(ValueError, match="consensus must have no NaN"):
+        ConsensusDisplay.from_predictions([np.nan, 1.0])
