@@ -42,6 +42,11 @@ def image_critic(n_outputs=64):
     )
 
 
+def image_networks():
+    """Return the parameters of `WassersteinGenerator` for images."""
+    return {"module": image_generator, "critic_module": image_critic, "latent_dim": LATENT}
+
+
 class Judge:
     """A classifier of images, whose features tell how far generated images are from real ones.
 

@@ -4,6 +4,8 @@ from benchmarks.harness import PALETTE
 
 PARTS = ("rows", "critics", "images", "workers", "model")
 BASE = "WGAN-GP"
+PLAIN = "WGAN-GP, plain"
+BY_UPDATES, BY_TIME = "as many updates", "as many seconds"
 CRITICS = (1, 2, 4, 8)
 
 
@@ -19,7 +21,7 @@ def plot(report, figure):
     for place, measure in enumerate(("precision", "recall", "coverage")):
         draw_by_critics(axes[2], of_part["critics"], measure, PALETTE[place + 2], measure)
     axes[2].set_ylabel("quality, digits")
-    for rule, colour in (("as many updates", PALETTE[0]), ("as many seconds", PALETTE[5])):
+    for rule, colour in ((BY_UPDATES, PALETTE[0]), (BY_TIME, PALETTE[5])):
         rows = [row for row in of_part["images"] if row["n_critics"] and row["rule"] == rule]
         draw_by_critics(axes[3], rows, "distance", colour, f"{rule} as {BASE}")
     for row in of_part["images"]:
@@ -57,23 +59,29 @@ def draw_data(axes, rows):
         axes.plot(range(len(names)), values, "o", color=PALETTE[place], label=method)
     axes.axhline(1, color=PALETTE[7], ls="--", lw=1)
     axes.set_xticks(range(len(names)), names, rotation=20, fontsize="small")
+    axes.set_yscale("log", base=2)
+    axes.set_yticks([1, 2, 4, 8], ["1", "2", "4", "8"])
     axes.set_ylabel("W2 over that of training rows")
 
 
 def draw_speed_up(axes, workers, model):
-    """Draw how much faster a distance is reached with more workers, measured and predicted."""
-    for place, coupling in enumerate(("shared", "separate")):
-        rows = [row for row in workers if coupling in row["method"] and "to goal" in row]
+    """Draw how much faster an update is with more workers, measured and predicted.
+
+    Updates to a distance are as many for any number of workers.
+    """
+    for data, colour in (("digits", PALETTE[0]), ("mnist", PALETTE[5])):
+        rows = [row for row in workers if row["data"] == data and "shared" in row["method"]]
+        gains = [rows[0]["ms"] / row["ms"] for row in rows]
         numbers = [row["n_workers"] for row in rows]
-        gains = [rows[0]["to goal"] / row["to goal"] for row in rows]
-        axes.plot(numbers, gains, "o-", color=PALETTE[place], label=f"measured, {coupling}")
-    gains = [model[0]["seconds"] / row["seconds"] for row in model]
-    numbers = [row["n_workers"] for row in model]
-    axes.plot(numbers, gains, "o--", color=PALETTE[5], label="cost model, shared, machines")
+        axes.plot(numbers, gains, "o-", color=colour, label=f"{data}, processes")
+        rows = [row for row in model if row["data"] == data]
+        gains = [rows[0]["seconds"] / row["seconds"] for row in rows]
+        numbers = [row["n_workers"] for row in rows]
+        axes.plot(numbers, gains, "o--", color=colour, label=f"{data}, machines (cost model)")
     axes.set_xscale("log", base=2)
-    axes.set_xticks(numbers, [str(number) for number in numbers])
+    axes.set_xticks(CRITICS, [str(number) for number in CRITICS])
     axes.set_xlabel("workers")
-    axes.set_ylabel("speed-up to a distance, digits")
+    axes.set_ylabel("speed-up to a distance")
 
 
 def draw_by_critics(axes, rows, column, colour, label):

@@ -10,17 +10,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ._generator_networks import bound_slopes, seed_torch
+from ._generator_networks import bound_slopes, make_optimizer, seed_torch
 from ._potentials import (
     cell_masses,
     cell_plan,
     costs_between,
     dual_value,
     exact_plan,
-    transport_cost,
+    soft_potentials,
+    transport_gradient,
 )
-
-BETAS = (0.5, 0.9)
 
 
 @dataclass(frozen=True)
@@ -69,6 +68,26 @@ class Part(NamedTuple):
     masses: np.ndarray
 
 
+@dataclass(frozen=True)
+class Term:
+    """One transport cost of an objective.
+
+    Attributes
+    ----------
+    A, B : slice
+        What is moved, and where to: places among the rows and points of a batch.
+    share : float
+        The weight of the cost in the objective.
+    costs : ndarray of shape (n_A, n_B)
+        The costs.
+    """
+
+    A: slice
+    B: slice
+    share: float
+    costs: np.ndarray
+
+
 class Critic:
     """A critic and its rows, which nobody else sees.
 
@@ -94,17 +113,15 @@ class Critic:
         settings: CriticSettings,
         checkpoint: bytes | None = None,
     ):
-        self.number, self.settings = number, settings
-        self.rows = torch.from_numpy(rows)
+        self.number, self.settings, self.rows = number, settings, rows
         self.network, self._optimizer = None, None
+        self._p = 2 if settings.make_network is None else 1
         if settings.make_network is None:
             return
         with torch.random.fork_rng(devices=[]):
             seed_torch(self._seed(0, 0))
             self.network = bound_slopes(settings.make_network()).train()
-        self._optimizer = torch.optim.Adam(
-            self.network.parameters(), lr=settings.lr, betas=BETAS, maximize=True
-        )
+        self._optimizer = make_optimizer(self.network, settings.lr, maximize=True)
         if checkpoint is not None:
             state = torch.load(io.BytesIO(checkpoint), weights_only=True)
             self.network.load_state_dict(state["network"])
@@ -123,18 +140,16 @@ class Critic:
         source = np.random.SeedSequence([self.settings.seed, self.number, update, step])
         return int(source.generate_state(1, np.uint64)[0] >> 1)
 
-    def _draw(self, update, step):
-        """Draw a batch of rows, and seed what may be random inside the network."""
-        seed = self._seed(update, step)
-        seed_torch(seed)
+    def _draw(self, seed):
+        """Draw a batch of rows."""
         n_rows = min(self.settings.batch_size, len(self.rows))
-        chosen = np.random.default_rng(seed).choice(len(self.rows), n_rows, replace=False)
-        return self.rows[torch.from_numpy(chosen)]
+        rng = np.random.default_rng(seed)
+        return self.rows[rng.choice(len(self.rows), n_rows, replace=False)]
 
     # An update
 
     def start(self, update: int, points: np.ndarray) -> np.ndarray:
-        """Begin an update: compute costs and plans of the critic's own rows.
+        """Begin an update, and propose potentials.
 
         Parameters
         ----------
@@ -147,95 +162,122 @@ class Critic:
         Returns
         -------
         potentials : ndarray of shape (n_points,)
-            The best for the rows of this critic.
+            Good ones for the rows of this critic.
         """
-        with torch.random.fork_rng(devices=[]):
-            for step, batch in enumerate(points[:-1], 1):
-                self._compare(self._draw(update, step), torch.tensor(batch))
-                self._ascend(self._objective(self._plans))
-            self._points: Any = torch.tensor(points[-1], requires_grad=True)
-            self._compare(self._draw(update, 0), self._points)
-        return np.concatenate(self._potentials).astype(np.float32)
+        self._begin(update, points)
+        found = [soft_potentials(term.costs) for term in self._crossed]
+        return np.concatenate(found).astype(np.float32)
 
     def masses(self, potentials: np.ndarray) -> np.ndarray:
         """Return the masses of the cells of given potentials."""
-        return np.concatenate(
-            [
-                cell_masses(costs, part)
-                for costs, part in zip(self._plain, self._split(potentials), strict=True)
-            ]
-        ).astype(np.float32)
+        masses = [
+            cell_masses(term.costs, part)
+            for term, part in zip(self._crossed, self._split(potentials), strict=True)
+        ]
+        return np.concatenate(masses).astype(np.float32)
 
-    def finish(self, potentials: np.ndarray | None = None) -> Part:
+    def finish(self, potentials: np.ndarray) -> Part:
         """End an update: let the critic's network step, and return what the generator needs.
 
         Parameters
         ----------
-        potentials : ndarray of shape (n_points,) or None, default=None
-            Those of all critics together; None takes the plans of the critic's own rows.
+        potentials : ndarray of shape (n_points,)
+            Those of all critics together.
 
         Returns
         -------
         part : Part
             Of the last batch of points.
         """
-        plans = self._plans
-        if potentials is not None:
-            pairs = list(zip(self._plain, self._split(potentials), strict=True))
-            plans = [cell_plan(*pair) for pair in pairs]
-        objective = self._objective(plans)
-        value = float(objective.detach())
-        if potentials is not None:
-            # Cells of unequal mass are no transport: the dual value takes the place of their cost.
-            for (costs, part), plan in zip(pairs, plans, strict=True):
-                value += (dual_value(costs, part) - float((costs * plan).sum())) / len(pairs)
-        self._ascend(objective)
-        masses = [plan.sum(axis=0) * plan.shape[1] for plan in plans]
-        if potentials is None:
-            potentials = np.concatenate(self._potentials).astype(np.float32)
-        gradient = self._points.grad.numpy()
-        return Part(gradient, value, potentials, np.concatenate(masses).astype(np.float32))
+        # Cells of unequal mass are no transport: the dual value takes the place of their cost.
+        crossed = [
+            (cell_plan(term.costs, part), part, dual_value(term.costs, part))
+            for term, part in zip(self._crossed, self._split(potentials), strict=True)
+        ]
+        return self._end(crossed)
 
     def step(self, update: int, points: np.ndarray) -> Part:
-        """Do an update at once, with the plans of the critic's own rows."""
-        self.start(update, points)
-        return self.finish()
+        """Do an update at once, with the exact plans of the critic's own rows."""
+        self._begin(update, points)
+        return self._end([_solve(term) for term in self._crossed])
 
     # Inside an update
 
-    def _compare(self, rows, points):
-        """Set costs, plans and potentials of rows to points, and the costs within both."""
-        p = 2
-        if self.network is not None:
-            features = self.network(torch.cat([rows, points])).flatten(1)
-            rows, points, p = features[: len(rows)], features[len(rows) :], 1
-        pairs, self._within = [(rows, points)], []
+    def _begin(self, update, points):
+        """Let the network step for all batches of points but the last, which is compared."""
+        for step, batch in enumerate(points[:-1], 1):
+            self._compare(update, step, batch)
+            self._climb([_solve(term)[0] for term in self._terms])
+        self._compare(update, 0, points[-1])
+
+    def _end(self, crossed):
+        """Let the network step; return the part, by plans, potentials and values of the crossed."""
+        solved = crossed + [_solve(term) for term in self._terms[len(crossed) :]]
+        plans, _, values = zip(*solved, strict=True)
+        value = sum(term.share * one for term, one in zip(self._terms, values, strict=True))
+        return Part(
+            self._climb(plans),
+            value,
+            np.concatenate([part for _, part, _ in crossed]).astype(np.float32),
+            np.concatenate([plan.sum(axis=0) * plan.shape[1] for plan, _, _ in crossed]).astype(
+                np.float32
+            ),
+        )
+
+    def _compare(self, update, step, points):
+        """Draw rows, and set the terms of the objective: what it costs to move what to where."""
+        seed = self._seed(update, step)
+        rows = self._draw(seed)
+        self._batch = self._describe(rows, points, seed)
+        self._n_rows = n_rows = len(rows)
+        n = len(self._batch)
+        pairs = [(slice(0, n_rows), slice(n_rows, n), 1.0)]
         if self.settings.debias:
-            row_halves, point_halves = _halves(rows), _halves(points)
-            pairs = list(zip(row_halves, point_halves, strict=True))
-            self._within = [costs_between(*row_halves, p), costs_between(*point_halves, p)]
-        self._costs = [costs_between(A, B, p) for A, B in pairs]
-        self._plain = [costs.numpy(force=True) for costs in self._costs]
-        self._plans, self._potentials = zip(*map(exact_plan, self._plain), strict=True)
+            R, R2 = slice(0, n_rows // 2), slice(n_rows // 2, n_rows)
+            middle = n_rows + (n - n_rows) // 2
+            G, G2 = slice(n_rows, middle), slice(middle, n)
+            pairs = [(R, G, 0.5), (R2, G2, 0.5), (R, R2, -0.5), (G, G2, -0.5)]
+        self._terms = [
+            Term(A, B, share, costs_between(self._batch[A], self._batch[B], self._p))
+            for A, B, share in pairs
+        ]
+        self._crossed = [term for term in self._terms if term.share > 0]
 
-    def _objective(self, plans):
-        """Return the transport cost, debiased if asked for."""
-        value = sum(map(transport_cost, self._costs, plans))
-        for costs in self._within:
-            value = value - transport_cost(costs, exact_plan(costs.numpy(force=True))[0])
-        return value / len(self._costs)
+    def _describe(self, rows, points, seed):
+        """Return what is compared: features of rows and points, or the two as they are."""
+        if self.network is None:
+            return np.concatenate([rows, points], dtype=np.float64)
+        self._points: Any = torch.tensor(points, requires_grad=True)
+        with torch.random.fork_rng(devices=[]):
+            seed_torch(seed)  # what may be random inside the network
+            inputs = torch.cat([torch.from_numpy(rows), self._points])
+            self._features: Any = self.network(inputs).flatten(1)
+        return self._features.numpy(force=True).astype(np.float64)
 
-    def _ascend(self, objective):
-        if self._optimizer is not None:
-            self._optimizer.zero_grad()
-        if objective.requires_grad:
-            objective.backward()
-        if self._optimizer is not None:
-            self._optimizer.step()
+    def _climb(self, plans):
+        """Let the network step along the gradient of the objective; return that by the points."""
+        slopes = np.zeros_like(self._batch)
+        for term, plan in zip(self._terms, plans, strict=True):
+            sides = (term.A, term.B, term.costs, plan), (term.B, term.A, term.costs.T, plan.T)
+            for own, other, costs, masses in sides:
+                if self.network is None and own.start < self._n_rows:
+                    continue  # rows stay where they are
+                A, B = self._batch[own], self._batch[other]
+                slopes[own] += term.share * transport_gradient(A, B, costs, masses, self._p)
+        slopes = slopes.astype(np.float32)
+        if self.network is None or self._optimizer is None:
+            return slopes[self._n_rows :]
+        self._optimizer.zero_grad()
+        self._features.backward(torch.from_numpy(slopes))
+        self._optimizer.step()
+        return self._points.grad.numpy()
 
     def _split(self, potentials):
-        return np.split(potentials, [self._plain[0].shape[1]])[: len(self._plain)]
+        n_first = self._crossed[0].costs.shape[1]
+        return [potentials[:n_first], potentials[n_first:]][: len(self._crossed)]
 
 
-def _halves(batch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    return batch[: len(batch) // 2], batch[len(batch) // 2 :]
+def _solve(term):
+    """Return the cheapest plan of a term, the best potentials, and the cost."""
+    plan, potentials = exact_plan(term.costs)
+    return plan, potentials, float((term.costs * plan).sum())

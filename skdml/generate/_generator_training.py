@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,8 +10,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from ._critics import BETAS, Part
-from ._generator_networks import seed_torch
+from ._critics import Part
+from ._generator_networks import make_optimizer, seed_torch
 from ._generator_workers import Crew
 from ._potentials import ascend
 
@@ -28,6 +29,8 @@ class Trained:
     ----------
     values : list of float
         The transport cost of each update.
+    seconds : list of float
+        From the start of training to the end of each update.
     parts : list of Part
         What the critics returned in the last update.
     stopped : str or None
@@ -35,6 +38,7 @@ class Trained:
     """
 
     values: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
     parts: list[Part] = field(default_factory=list)
     stopped: str | None = None
 
@@ -85,8 +89,8 @@ def train(
     trained : Trained
         What there is to tell.
     """
-    trained = Trained()
-    optimizer = torch.optim.Adam(generator.parameters(), lr=lr, betas=BETAS)
+    trained, start = Trained(), time.perf_counter()
+    optimizer = make_optimizer(generator, lr)
     mean = RunningMean(generator)
     latents = np.random.default_rng([seed, 0])
     generator.train()
@@ -112,6 +116,7 @@ def train(
         optimizer.step()
         mean.add(generator)
         trained.values.append(value)
+        trained.seconds.append(time.perf_counter() - start)
         trained.parts = parts
         if report(value):
             break

@@ -9,12 +9,15 @@ weigh the same, and the dual value is the transport cost.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from .._optional import optional_import
+from ..transport._sinkhorn import cost_matrices
 
+# Of the soft potentials: the weight of the entropy, in mean costs, and how many sweeps there are.
+_SOFTNESS = 0.05
+_N_SWEEPS = 20
 # The first step of the ascent moves an empty cell by this share of the spread of the potentials.
 _FIRST_STEP = 0.1
 
@@ -44,6 +47,36 @@ def exact_plan(costs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         check_marginals=False,
     )
     return plan, log["v"] - log["v"].mean()
+
+
+def soft_potentials(costs: np.ndarray) -> np.ndarray:
+    """Return potentials near the best ones, by sweeps of Sinkhorn's algorithm.
+
+    They are a start for `ascend`, and several times as quick as those of the exact plan.
+
+    Parameters
+    ----------
+    costs : ndarray of shape (n_rows, n_points)
+        The costs.
+
+    Returns
+    -------
+    potentials : ndarray of shape (n_points,)
+        Of the points, with mean 0.
+    """
+    n_rows, n_points = costs.shape
+    entropy = _SOFTNESS * costs.mean()
+    if entropy == 0:
+        return np.zeros(n_points)
+    # With the least cost of each point and then of each row taken off, all have a kernel of 1.
+    nearest = costs.min(axis=0)
+    excess = costs - nearest
+    kernel = np.exp((excess - excess.min(axis=1)[:, None]) / -entropy)
+    weights = np.ones(n_points)
+    for _ in range(_N_SWEEPS):
+        weights = n_rows / n_points / ((1 / (kernel @ weights)) @ kernel)
+    potentials = nearest + entropy * np.log(weights)
+    return potentials - potentials.mean()
 
 
 def assign_cells(costs: np.ndarray, potentials: np.ndarray) -> np.ndarray:
@@ -76,14 +109,14 @@ def ascend(
     """Improve potentials by steps along the gradient of the dual value.
 
     That gradient is the weight of a point less the mass of its cell. The ascent starts from the
-    mean of the workers' own best potentials, which is near where all rows together lead.
+    mean of what the workers found for their own rows, which is near where all rows together lead.
 
     Parameters
     ----------
     masses : callable
         Takes potentials and returns the mass of each cell, in units of the weight of its point.
     starts : ndarray of shape (n_workers, n_points)
-        The best potentials for the rows of each worker.
+        Potentials for the rows of each worker.
     n_steps : int
         How many steps; each calls `masses` once.
 
@@ -99,17 +132,34 @@ def ascend(
     return potentials
 
 
-def costs_between(A: Any, B: Any, p: int) -> Any:
-    """Return Euclidean distances (p = 1) or their squares (p = 2) of rows of two tensors."""
-    from ..transport._sinkhorn import cost_matrices
-
+def costs_between(A: np.ndarray, B: np.ndarray, p: int) -> np.ndarray:
+    """Return Euclidean distances (p = 1) or their squares (p = 2) of the rows of A and B."""
     return cost_matrices(A[None], B[None], p)[0]
 
 
-def transport_cost(costs: Any, plan: np.ndarray) -> Any:
-    """Return what a plan costs, a scalar tensor.
+def transport_gradient(
+    A: np.ndarray, B: np.ndarray, costs: np.ndarray, plan: np.ndarray, p: int
+) -> np.ndarray:
+    """Return the gradient of what a plan costs, by the rows of A.
 
-    Its gradient holds the plan fixed. At the best plan that is the gradient of the optimal cost:
-    by the envelope theorem a small change of the plan counts for nothing there.
+    It holds the plan fixed. At the best plan it is that of the optimal cost: by the envelope
+    theorem a small change of the plan counts for nothing there.
+
+    Parameters
+    ----------
+    A, B : ndarray of shape (n_A, n_features) and (n_B, n_features)
+        What is moved, and where to, or the other way round.
+    costs : ndarray of shape (n_A, n_B)
+        Those of `costs_between`.
+    plan : ndarray of shape (n_A, n_B)
+        The mass that goes from each row of A to each of B.
+    p : int
+        1 for distances and 2 for their squares.
+
+    Returns
+    -------
+    gradient : ndarray of shape (n_A, n_features)
+        In the order of A.
     """
-    return (costs * costs.new_tensor(plan)).sum()
+    pull = 2 * plan if p == 2 else plan / costs
+    return pull.sum(axis=1)[:, None] * A - pull @ B

@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 import pytest
+from scipy.spatial.distance import cdist
 
 ot = pytest.importorskip("ot")
 torch = pytest.importorskip("torch")
@@ -60,9 +61,9 @@ def test_value_and_gradient_by_the_points_are_those_of_the_objective(maker, debi
     critic = make_critic(maker, debias)
     if critic.network is not None:
         for _ in range(100):  # until the power iterations of the spectral norms are at rest
-            critic.network(critic.rows)
+            critic.network(torch.from_numpy(critic.rows))
         critic.network.eval()
-    rows = critic._draw(1, 0)
+    rows = torch.from_numpy(critic._draw(critic._seed(1, 0)))
     batch = torch.from_numpy(points[0])
     expected = objective(critic, rows, batch)
     slopes, step = np.zeros((N_POINTS, 3)), 1e-3
@@ -86,11 +87,11 @@ def test_shared_potentials_give_cells_and_the_dual_value(points):
     masses = critic.masses(potentials)
     part = critic.finish(potentials)
     np.testing.assert_array_equal(part.masses, masses)
-    rows = critic._draw(1, 0)
-    costs = torch.cdist(rows, torch.from_numpy(points[0])).numpy() ** 2
+    rows = critic._draw(critic._seed(1, 0))
+    costs = cdist(rows, points[0]) ** 2
     assert part.value == pytest.approx(dual_value(costs, potentials), rel=1e-5)
     expected = np.zeros((N_POINTS, 3))
-    for row, j in zip(rows.numpy(), np.argmin(costs - potentials, axis=1), strict=True):
+    for row, j in zip(rows, np.argmin(costs - potentials, axis=1), strict=True):
         expected[j] += 2 * (points[0, j] - row) / N_ROWS
     np.testing.assert_allclose(part.gradient, expected, atol=1e-5)
 
@@ -123,11 +124,15 @@ def test_a_critic_goes_on_from_its_checkpoint(points):
 
 def test_batches_depend_on_seed_critic_and_update_alone():
     critic, other = make_critic(n_rows=50), make_critic(n_rows=50)
-    other._draw(1, 0)
-    np.testing.assert_array_equal(critic._draw(2, 0), other._draw(2, 0))
-    assert not torch.equal(critic._draw(2, 0), critic._draw(3, 0))
-    assert len(torch.unique(critic._draw(2, 0), dim=0)) == N_ROWS
-    assert len(make_critic(n_rows=5)._draw(1, 0)) == 5
+
+    def draw(critic, update):
+        return critic._draw(critic._seed(update, 0))
+
+    draw(other, 1)
+    np.testing.assert_array_equal(draw(critic, 2), draw(other, 2))
+    assert not np.array_equal(draw(critic, 2), draw(critic, 3))
+    assert len(np.unique(draw(critic, 2), axis=0)) == N_ROWS
+    assert len(draw(make_critic(n_rows=5), 1)) == 5
 
 
 def test_slopes_are_bounded_and_weights_can_be_fixed():
