@@ -8,6 +8,7 @@ and gradients. joblib's loky starts the processes, dask's actors are the critics
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import warnings
 from collections import Counter
 from collections.abc import Sequence
@@ -23,6 +24,8 @@ from ._critics import Critic, CriticSettings
 # How often critics may be lost in one fit.
 _MAX_RESTARTS = 20
 _WORKER_SECONDS = 60
+# Seconds after which a process that does not answer is looked for.
+_LOOK_EVERY = 0.2
 
 
 class Lost(Exception):
@@ -203,51 +206,82 @@ class Crew:
 
 
 class ProcessCrew(Crew):
-    """Critics in processes of this machine: a pool of one process for each group."""
+    """Critics in processes of this machine: one for each group.
+
+    Loky starts the processes and sees whether they live. Questions go by pipes: loky's own queues
+    take three or four times as long, and there are several questions in an update.
+    """
 
     def _begin(self, place):
-        from joblib.externals.loky.process_executor import ProcessPoolExecutor
-
-        # Not waited for: processes start side by side, and do what they are asked in order.
-        self._groups[place] = ProcessPoolExecutor(max_workers=1)
-        self._groups[place].submit(_begin_in_process, self._parts(place), self._settings)
+        # Not waited for: processes start side by side.
+        self._groups[place] = _GroupProcess(self._parts(place), self._settings)
 
     def _send(self, place, method, args):
-        with self._lost_if_broken():
-            return self._groups[place].submit(_ask_in_process, method, args)
+        self._groups[place].send((method, args))
 
     def _receive(self, place, ticket):
-        with self._lost_if_broken():
-            return ticket.result()
+        return self._groups[place].receive()
 
     def _end(self, place):
         if self._groups[place] is not None:
-            self._groups[place].shutdown(wait=True, kill_workers=True)
+            self._groups[place].end()
             self._groups[place] = None
 
-    @staticmethod
-    @contextlib.contextmanager
-    def _lost_if_broken():
+
+class _GroupProcess:
+    """A process with a group of critics, and the pipe to it.
+
+    Parameters
+    ----------
+    critics, settings : sequence, CriticSettings
+        As in `CriticGroup`.
+    """
+
+    def __init__(self, critics: Sequence[Any], settings: CriticSettings):
+        from joblib.externals.loky.process_executor import ProcessPoolExecutor
+
+        self._pool = ProcessPoolExecutor(max_workers=1)
+        self._here, self._there = multiprocessing.Pipe()
+        self._task = self._pool.submit(_serve, self._there, critics, settings)
+
+    def send(self, question: tuple[str, Sequence[Any]]) -> None:
+        """Send a question."""
+        if not self._there.closed:
+            self.receive()  # that it is ready
+            self._there.close()  # so that the pipe breaks when the process ends
+        with contextlib.suppress(OSError):  # `receive` says what happened
+            self._here.send(question)
+
+    def receive(self) -> Any:
+        """Return the next answer."""
         try:
-            yield
-        except BrokenProcessPool as error:
+            while not self._here.poll(_LOOK_EVERY):
+                if self._task.done() and not self._here.poll():
+                    raise EOFError
+            return self._here.recv()
+        except (EOFError, OSError) as error:
+            with contextlib.suppress(BrokenProcessPool):
+                self._task.result()  # raises an error that kept the process from answering
             raise Lost("with their process") from error
 
+    def end(self) -> None:
+        """End the process."""
+        self._pool.shutdown(wait=True, kill_workers=True)
+        self._here.close()
+        self._there.close()
 
-# In the process of a group: the group, or the error that kept it from beginning.
-_here: dict[str, CriticGroup | Exception] = {}
 
-
-def _begin_in_process(critics, settings):
+def _serve(connection, critics, settings):
+    """Answer questions to a group of critics until the other end of the pipe is closed."""
     try:
-        _here["group"] = CriticGroup(critics, settings)
+        group = CriticGroup(critics, settings)
     except Exception as error:
-        _here["group"] = error
-
-
-def _ask_in_process(method, args):
-    group = _here["group"]
-    return group if isinstance(group, Exception) else group.ask_alone(method, args)
+        group = error
+    connection.send(None)
+    with contextlib.suppress(EOFError):
+        while True:
+            question = connection.recv()
+            connection.send(group if isinstance(group, Exception) else group.ask_alone(*question))
 
 
 class DaskCrew(Crew):
