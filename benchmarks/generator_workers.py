@@ -46,11 +46,12 @@ def cell_workers(data, coupling, n_jobs, seed, quick):
     first = updates
     if data == "digits" and not quick:
         smooth = np.convolve(model.wasserstein_curve_, np.full(20, 0.05), mode="valid")
-        first = 20 + int(np.flatnonzero(smooth <= GOAL)[0])
+        reached = np.flatnonzero(smooth <= GOAL)
+        first = 20 + int(reached[0]) if len(reached) else None
     return {
         "updates": updates,
         "seconds": seconds,
-        "to goal": float(curve[first - 1]),
+        "to goal": None if first is None else float(curve[first - 1]),
         "ms": 1e3 * float(curve[-1] - curve[0]) / (updates - 1),
         "bytes": model.traffic_["update"],
         "all-reduce bytes": model.traffic_["all_reduce"],

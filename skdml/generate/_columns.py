@@ -63,7 +63,7 @@ def learn_columns(X: np.ndarray, scaling: str = "auto") -> Columns:
     columns : Columns
         What was learned.
     """
-    X = X.astype(np.float64)
+    X = np.asarray(X, dtype=np.float64)
     low, high = X.min(axis=0), X.max(axis=0)
     width = high - low
     varies = width > 0

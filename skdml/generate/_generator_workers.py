@@ -44,10 +44,8 @@ class CriticGroup:
     """
 
     def __init__(self, critics: Sequence[tuple[int, np.ndarray, Any]], settings: CriticSettings):
-        # Rows from the wire may be read-only.
         self.critics = [
-            Critic(number, np.array(rows), settings, checkpoint)
-            for number, rows, checkpoint in critics
+            Critic(number, rows, settings, checkpoint) for number, rows, checkpoint in critics
         ]
 
     def ask(self, method: str, args: Sequence[Any]) -> Any:

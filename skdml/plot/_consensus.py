@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from ._style import add_legend, check_axis, line_style
+from ._style import add_legend, check_axis, check_vector, line_style
 
 
 class ConsensusDisplay:
@@ -92,15 +92,7 @@ class ConsensusDisplay:
         display : ConsensusDisplay
             The drawn display.
         """
-        consensus = np.asarray(consensus, dtype=float)
-        if consensus.ndim != 1 or not len(consensus):
-            raise ValueError(
-                f"consensus must be a vector with one distance for each epoch, got an array of "
-                f"shape {consensus.shape}."
-            )
-        if not np.isfinite(consensus).all():
-            raise ValueError("consensus must have no NaN and no infinity.")
-        return cls(consensus, name).plot(ax=ax)
+        return cls(check_vector(consensus, "consensus", "epoch"), name).plot(ax=ax)
 
     def plot(self, ax=None):
         """Draw the curve.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from ._style import add_legend, check_axes, line_style
+from ._style import add_legend, check_axes, check_vector, line_style
 
 # What is drawn unless `measure` says otherwise: the first of these that the estimator has.
 _DEFAULTS = ("kkt_residual", "train_loss", "loss", "objective", "wasserstein")
@@ -150,12 +150,7 @@ class ConvergenceDisplay:
         display : ConvergenceDisplay
             The drawn display.
         """
-        values = np.asarray(values, dtype=float)
-        if values.ndim != 1 or not len(values):
-            raise ValueError(
-                "values must be a vector with one entry for each round, got an array of shape "
-                f"{values.shape}."
-            )
+        values = check_vector(values, "values", "round", finite=False)
         for given, what in ((seconds, "seconds"), (rounds, "rounds")):
             if given is not None and len(given) != len(values):
                 raise ValueError(f"{what} must have {len(values)} entries, got {len(given)}.")

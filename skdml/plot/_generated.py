@@ -9,7 +9,7 @@ from sklearn.decomposition import PCA
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted
 
-from ._style import COLORS, check_axes
+from ._style import COLORS, check_axes, check_vector
 
 
 class GeneratedSamplesDisplay:
@@ -96,7 +96,8 @@ class GeneratedSamplesDisplay:
         display : GeneratedSamplesDisplay
             The drawn display.
         """
-        real, generated = check_array(real), check_array(generated)
+        real = check_array(real, input_name="real")
+        generated = check_array(generated, input_name="generated")
         if real.shape[1] != generated.shape[1]:
             raise ValueError(
                 f"generated must have the {real.shape[1]} features of real, got "
@@ -229,7 +230,9 @@ class GeneratorTrainingDisplay:
         display : GeneratorTrainingDisplay
             The drawn display.
         """
-        return cls(np.asarray(curve), np.asarray(masses)).plot(ax=ax)
+        return cls(
+            check_vector(curve, "curve", "update"), check_vector(masses, "masses", "point")
+        ).plot(ax=ax)
 
     def plot(self, ax=None):
         """Draw the two panels.

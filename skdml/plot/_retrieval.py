@@ -188,9 +188,14 @@ class RetrievalDisplay:
             The drawn display.
         """
         check_consistent_length(X_embedded, y, images)
+        given = [part is not None for part in (gallery, gallery_labels, gallery_images)]
+        if any(given) and not all(given):
+            raise ValueError(
+                "gallery, gallery_labels and gallery_images belong together: give all, or none."
+            )
         check_consistent_length(gallery, gallery_labels, gallery_images)
         y = np.asarray(y)
-        queries = choose_queries(y, n_queries) if queries is None else np.asarray(queries)
+        queries = choose_queries(y, n_queries) if queries is None else check_queries(queries, y)
         places = search(X_embedded, gallery, queries, k, metric)
         if gallery is None:
             gallery_labels, gallery_images = y, images
@@ -265,9 +270,23 @@ class RetrievalDisplay:
 
 def choose_queries(y, n_queries):
     """Return the first sample of some classes, spread evenly over them."""
+    if n_queries < 1:
+        raise ValueError(f"n_queries must be 1 or more, got {n_queries}.")
     _, first = np.unique(y, return_index=True)
     places = np.linspace(0, len(first) - 1, min(n_queries, len(first))).astype(int)
     return first[places]
+
+
+def check_queries(queries, y):
+    """Return the places of queries, if they are places of samples."""
+    queries = np.asarray(queries)
+    is_vector = queries.ndim == 1 and queries.dtype.kind in "iu" and len(queries)
+    if not is_vector or queries.min() < 0 or queries.max() >= len(y):
+        raise ValueError(
+            f"queries must be a sequence of whole numbers between 0 and {len(y) - 1}, places of "
+            f"images, got {queries.tolist()}."
+        )
+    return queries
 
 
 def search(X, gallery, queries, k, metric):
@@ -279,8 +298,11 @@ def search(X, gallery, queries, k, metric):
         dtype = np.result_type(X, gallery)
         X, Y = X.astype(dtype), gallery.astype(dtype)
     n_candidates = len(Y) - (gallery is None)
-    if not 1 <= k <= n_candidates:
-        raise ValueError(f"k must be between 1 and {n_candidates}, the images to search, got {k}.")
+    if not isinstance(k, (int, np.integer)) or not 1 <= k <= n_candidates:
+        raise ValueError(
+            f"k must be a whole number from 1 to the number of images to search, which is "
+            f"{n_candidates}, got {k}."
+        )
     needed = np.zeros(len(X), dtype=int)
     needed[queries] = k
     places = np.empty((len(X), k), dtype=int)

@@ -38,6 +38,19 @@ def add_legend(axes, **options):
         axes.legend(frameon=False, fontsize=8, **options)
 
 
+def check_vector(values, name, entry, finite=True):
+    """Return numbers as a vector: one for each `entry`, and at least one."""
+    values = np.asarray(values, dtype=float)
+    if values.ndim != 1 or not len(values):
+        raise ValueError(
+            f"{name} must be a vector with one entry for each {entry}, got an array of shape "
+            f"{values.shape}."
+        )
+    if finite and not np.isfinite(values).all():
+        raise ValueError(f"{name} must have no NaN and no infinity.")
+    return values
+
+
 def check_axis(ax, user, **figure_options):
     """Return one axes: the given one, or that of a new figure."""
     figure, axes = check_axes(ax, 1, user, **figure_options)

@@ -5,7 +5,7 @@ import pytest
 from scipy.spatial.distance import cdist
 
 ot = pytest.importorskip("ot")
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
 from skdml.generate._potentials import (  # noqa: E402
     ascend,

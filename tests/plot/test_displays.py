@@ -154,6 +154,16 @@ def test_generated_images_are_drawn_as_a_sheet():
         GeneratedSamplesDisplay.from_predictions(*rows, image_shape=(2, 2))
     with pytest.raises(ValueError, match="generated must have the 6 features"):
         GeneratedSamplesDisplay.from_predictions(rows[0], rows[1][:, :5])
+    with pytest.raises(ValueError, match="generated contains NaN"):
+        GeneratedSamplesDisplay.from_predictions(rows[0], np.nan * rows[1])
+
+
+@pytest.mark.parametrize("bad", [[], [[1.0]], [np.nan]], ids=str)
+def test_training_of_a_generator_bad_input(bad):
+    with pytest.raises(ValueError, match="curve must"):
+        GeneratorTrainingDisplay.from_predictions(bad, [1.0])
+    with pytest.raises(ValueError, match="masses must"):
+        GeneratorTrainingDisplay.from_predictions([1.0], bad)
 
 
 def test_training_of_a_generator():

@@ -148,8 +148,27 @@ def test_queries_are_of_different_classes():
     assert len(choose_queries(y, 40)) == 10
 
 
-def test_retrieval_bad_input():
-    with pytest.raises(ValueError, match="k must be between 1 and 3"):
-        RetrievalDisplay.from_predictions(np.eye(4), [0, 0, 1, 1], np.zeros((4, 9)), k=4)
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"k": 4}, "k must be a whole number from 1 .* which is 3, got 4"),
+        ({"k": 1.5}, "k must be a whole number"),
+        ({"n_queries": 0}, "n_queries must be 1 or more, got 0"),
+        ({"queries": [9]}, r"queries must be .* between 0 and 3, .* got \[9\]"),
+        ({"queries": [-1]}, "queries must be"),
+        ({"queries": [0.5]}, "queries must be"),
+        ({"queries": []}, "queries must be"),
+        ({"gallery": np.eye(4)}, "gallery_labels and gallery_images belong together"),
+    ],
+    ids=str,
+)
+def test_retrieval_bad_input(params, message):
+    with pytest.raises(ValueError, match=message):
+        RetrievalDisplay.from_predictions(
+            np.eye(4), [0, 0, 1, 1], np.zeros((4, 9)), **{"k": 2, **params}
+        )
+
+
+def test_retrieval_of_unequal_lengths():
     with pytest.raises(ValueError, match="inconsistent"):
         RetrievalDisplay.from_predictions(np.eye(4), [0, 0, 1], np.zeros((4, 9)))

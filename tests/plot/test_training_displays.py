@@ -147,7 +147,7 @@ def test_consensus_needs_several_workers():
         ConsensusDisplay.from_estimator(Fitted().fit())
     with pytest.raises(NotFittedError):
         ConsensusDisplay.from_estimator(Fitted())
-    with pytest.raises(ValueError, match="one distance for each epoch"):
+    with pytest.raises(ValueError, match="consensus must be a vector with one entry"):
         ConsensusDisplay.from_predictions([[1.0]])
 
 
