@@ -82,9 +82,9 @@ def train_wgan_gp(
         ours.zero_grad()
         loss.backward()
         ours.step()
-        mean.add(generator)
+        mean.add()
     if averaged:
-        mean.copy_to(generator)
+        generator.load_state_dict(mean.state)
     return generator.eval()
 
 
@@ -103,8 +103,8 @@ def train_sliced(rows, generator, seed, updates, *, latent_dim=32, batch_size=25
         ours.zero_grad()
         loss.backward()
         ours.step()
-        mean.add(generator)
-    mean.copy_to(generator)
+        mean.add()
+    generator.load_state_dict(mean.state)
     return generator.eval()
 
 

@@ -21,6 +21,7 @@ import functools
 import operator
 import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -53,15 +54,37 @@ def limit_threads(n_threads: int | None = 1):
         yield
         return
     torch = sys.modules.get("torch")  # never imported for its own sake
-    torch_threads = torch.get_num_threads() if torch is not None else None
-    with _controller().limit(limits=n_threads):
-        if torch is not None:
+    # torch first: what it counts is OpenMP's limit, which the second changes.
+    with (
+        contextlib.nullcontext() if torch is None else _limit_torch(torch, n_threads),
+        _controller().limit(limits=n_threads),
+    ):
+        yield
+
+
+# The blocks with a limit for torch: the limit and the thread of each. What the process had before
+# the first of them is what it has after the last, in whatever order threads leave their blocks.
+_TORCH_LIMITS: dict[object, tuple[int, int]] = {}
+_TORCH_LOCK = threading.Lock()
+_torch_default = 1
+
+
+@contextlib.contextmanager
+def _limit_torch(torch, n_threads):
+    global _torch_default
+    block, thread = object(), threading.get_ident()
+    try:
+        with _TORCH_LOCK:
+            if not _TORCH_LIMITS:
+                _torch_default = torch.get_num_threads()
+            _TORCH_LIMITS[block] = n_threads, thread
             torch.set_num_threads(n_threads)
-        try:
-            yield
-        finally:
-            if torch is not None:
-                torch.set_num_threads(torch_threads)
+        yield
+    finally:
+        with _TORCH_LOCK:
+            if _TORCH_LIMITS.pop(block, None):
+                own = [limit for limit, owner in _TORCH_LIMITS.values() if owner == thread]
+                torch.set_num_threads(own[-1] if own else _torch_default)
 
 
 @functools.lru_cache(maxsize=1)

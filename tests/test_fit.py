@@ -32,6 +32,7 @@ class Stepper(EstimatorMixin, BaseEstimator):
         self.n_features_in_ = X.shape[1]
         with FitProgress(self, total=10, X=X, y=y) as progress:
             for step in range(10):
+                progress.begin()
                 self.n_steps_ = step + 1
                 if step == 5 and self.error is not None:
                     raise self.error

@@ -9,6 +9,7 @@ import time
 import joblib
 import numpy as np
 import pytest
+import scipy.linalg  # noqa: F401 - its BLAS is limited too
 from threadpoolctl import threadpool_info
 
 from skdml._parallel import find_client, is_dask_array, limit_threads, make_shards
@@ -99,6 +100,34 @@ def test_limit_threads_puts_back_what_was_there():
     with limit_threads(1):
         assert {lib["num_threads"] for lib in threadpool_info()} <= {1}
     assert [lib["num_threads"] for lib in threadpool_info()] == before
+
+
+def test_overlapping_limits_of_two_threads_put_back_what_torch_had():
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    with limit_threads(2):
+        inside, leave, after = threading.Event(), threading.Event(), []
+
+        def hold():
+            with limit_threads(1):
+                inside.set()
+                leave.wait(30)
+            after.append(torch.get_num_threads())
+
+        other = threading.Thread(target=hold)
+        with limit_threads(1):
+            other.start()
+            assert inside.wait(30)
+            with limit_threads(3):
+                assert torch.get_num_threads() == 3
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+        leave.set()
+        other.join()
+    fresh = threading.Thread(target=lambda: after.append(torch.get_num_threads()))
+    fresh.start()
+    fresh.join()
+    assert [torch.get_num_threads(), *after] == [before] * 3
 
 
 def test_no_dask_is_imported_for_local_work():

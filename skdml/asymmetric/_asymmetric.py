@@ -264,18 +264,16 @@ class AsymmetricMetricClassifier(
         with FitProgress(self, total=n_trainings * self.max_iter, X=X, y=y) as progress:
             fit_maps = self._fit_modules if with_modules else self._fit_linear
             training = fit_maps(problem, rng, progress)
-        if training.n_infeasible == len(problem.queries):
-            raise ValueError(
-                f"n_neighbors={self.n_neighbors}: no training query has a set of neighbours that "
-                "its class would win. Choose fewer neighbours."
-            )
-        self.objective_curve_ = np.array(training.objective_curve)
-        self.validation_curve_ = np.array(training.vote_curve)
-        self.seconds_curve_ = np.array(training.seconds_curve)
-        self.n_iter_ = len(self.objective_curve_) - 1
-        self.n_infeasible_ = training.n_infeasible
-        self._neighbors = KNeighborsClassifier(self.n_neighbors, n_jobs=self.n_jobs)
-        self._neighbors.fit(self._embed_database(problem.database), problem.labels)
+            if training.n_infeasible == len(problem.queries):
+                raise ValueError(
+                    f"n_neighbors={self.n_neighbors}: no training query has a set of neighbours "
+                    "that its class would win. Choose fewer neighbours."
+                )
+            self.objective_curve_ = np.array(training.objective_curve)
+            self.validation_curve_ = np.array(training.vote_curve)
+            self.seconds_curve_ = np.array(training.seconds_curve)
+            self.n_iter_ = len(self.objective_curve_) - 1
+            self.n_infeasible_ = training.n_infeasible
         return self
 
     def _check_problem(self, X, y, X_query, y_query, rng):
@@ -318,7 +316,7 @@ class AsymmetricMetricClassifier(
         self.query_mean_ = self.database_mean_
         if not self.symmetric:
             self.query_mean_ = problem.queries.mean(axis=0, dtype=np.float64)
-        X = X - self.database_mean_
+        given, X = problem, X - self.database_mean_
         unit = np.sqrt(np.mean(np.sum(X**2, axis=1)))
         if unit == 0:
             raise ValueError("X: all rows are the same, so there is nothing to learn.")
@@ -329,18 +327,25 @@ class AsymmetricMetricClassifier(
         else:
             U, V = given_maps(self.init, self.n_components, n_features, self.symmetric)
             starts = [LinearMaps(U * unit, V * unit, self.symmetric)]
+
+        def attributes(maps):
+            U, V = maps.U / unit, maps.V / unit
+            neighbors = self._index((given.database - self.database_mean_) @ V.T, given.labels)
+            return {"query_components_": U, "database_components_": V, "_neighbors": neighbors}
+
         trainings = []
         for maps in starts:
             lr = _LR if self.lr is None else self.lr
             lr *= np.sqrt((np.mean(maps.U**2) + np.mean(maps.V**2)) / 2)
             n_tied = self.max_iter // 2 if maps.symmetric and not self.symmetric else None
-            trainings.append(self._train(maps, problem, lr, rng, progress, n_tied))
+            trainings.append(
+                self._train(maps, problem, lr, rng, progress, attributes, n_tied=n_tied)
+            )
         # The first is the simpler model: another one must be better by a standard error.
         training = trainings[0]
         if trainings[-1].vote_cost < training.vote_cost - training.vote_error:
             training = trainings[-1]
-        maps = training.maps
-        self.query_components_, self.database_components_ = maps.U / unit, maps.V / unit
+        self.__dict__.update(attributes(training.maps))
         return training
 
     def _find_starts(self, problem):
@@ -367,18 +372,29 @@ class AsymmetricMetricClassifier(
 
     def _fit_modules(self, problem, rng, progress):
         """Train copies of the modules."""
-        from ._module_maps import ModuleMaps, seeded  # needs torch
+        from ..utils._torch import seeded_torch  # these need torch
+        from ._module_maps import ModuleMaps
+
+        def attributes(maps):
+            return {
+                "query_module_": maps.query_module,
+                "database_module_": maps.database_module,
+                "_neighbors": self._index(maps.embed_database(problem.database), problem.labels),
+            }
 
         maps = ModuleMaps(self.query_module, self.database_module)
         maps.check_outputs(problem.queries[:2], problem.database[:2])
-        with seeded(int(rng.integers(2**31))):
+        with seeded_torch(int(rng.integers(2**31))):
             lr = _MODULE_LR if self.lr is None else self.lr
-            training = self._train(maps, problem, lr, rng, progress, n_free=self.max_iter // 2)
-        self.query_module_ = training.maps.query_module
-        self.database_module_ = training.maps.database_module
+            n_free = self.max_iter // 2
+            training = self._train(maps, problem, lr, rng, progress, attributes, n_free=n_free)
+        self.__dict__.update(attributes(training.maps))
         return training
 
-    def _train(self, maps, problem, lr, rng, progress, n_tied=None, n_free=0):
+    def _index(self, coordinates, labels):
+        return KNeighborsClassifier(self.n_neighbors, n_jobs=self.n_jobs).fit(coordinates, labels)
+
+    def _train(self, maps, problem, lr, rng, progress, attributes, n_tied=None, n_free=0):
         return train(
             maps,
             problem,
@@ -391,7 +407,10 @@ class AsymmetricMetricClassifier(
             tol=self.tol,
             rng=rng,
             n_jobs=self.n_jobs,
-            report=progress.step,
+            begin=progress.begin,
+            report=lambda training, **figures: progress.step(
+                lambda: attributes(training.maps), **figures
+            ),
         )
 
     # Use

@@ -221,6 +221,7 @@ def train(
     tol: float,
     rng: np.random.Generator,
     n_jobs: int | None,
+    begin: Callable[[], None],
     report: Callable[..., bool],
 ) -> Training:
     """Minimise the norm of the maps plus C times the sum of the losses.
@@ -257,8 +258,10 @@ def train(
         Shuffles the queries and draws candidates.
     n_jobs : int or None
         Workers of the search for candidates.
+    begin : callable
+        Called before every iteration.
     report : callable
-        Called after every iteration with the objective; true asks to stop.
+        Called after every iteration with the training so far and the objective; true asks to stop.
 
     Returns
     -------
@@ -282,6 +285,7 @@ def train(
     judged = problem.held_out.any()
     n_idle = n_worse = 0
     for iteration in range(max_iter):
+        begin()
         if iteration == n_tied:
             maps, n_idle, n_worse = maps.untied(), 0, 0
         changed = copy.deepcopy(maps)
@@ -306,7 +310,7 @@ def train(
         training.vote_curve.append(search.vote_cost)
         training.seconds_curve.append(time.perf_counter() - start)
         stuck = max(n_idle, n_worse) >= _PATIENCE and iteration >= max(n_tied or 0, n_free)
-        if report(objective=objective) or stuck:
+        if report(training, objective=objective) or stuck:
             break
     return training
 

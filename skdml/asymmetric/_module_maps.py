@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 from typing import Any
 
@@ -14,14 +13,6 @@ from ._maps import Pairs
 
 # Rows of a forward pass without gradients.
 _CHUNK = 4096
-
-
-@contextlib.contextmanager
-def seeded(seed: int):
-    """Seed torch inside a `with` block, and leave its global generator alone."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        yield
 
 
 class ModuleMaps:

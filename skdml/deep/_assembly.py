@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 import os
@@ -20,6 +21,7 @@ from skorch.callbacks import (
     TrainEndCheckpoint,
 )
 
+from ..utils._fit import copy_part
 from ._batches import (
     ClassBatches,
     CoresetBatches,
@@ -67,7 +69,9 @@ class AssemblyMixin(TransportMixin):
     def _make_batches(self, samples, labels, seed, ranks=None):
         transforms = []
         if self.augment is not None:
-            change = augment_affine if self.augment == "affine" else self.augment
+            change = augment_affine
+            if self.augment != "affine":
+                change = copy_part("augment", self.augment)
             transforms.append(lambda X, y: (change(X), y))
         if self.class_rotations:
             transforms.append(rotate_classes)
@@ -108,12 +112,12 @@ class AssemblyMixin(TransportMixin):
 
     def _make_net(self, watch, n_batches, seed, ranks=None, **net_params):
         module = find_module(self.module)
-        arguments = module_arguments(module, self._sample_shape, self.embedding_dim)
+        params = self._params_of("module__")
         if self._uses_map():
-            arguments["head"] = "points"
+            params["head"] = "points"
         elif self.cloud is not None and module is NAMED["convnet"]:
-            arguments["head"] = "dense"
-        arguments.update(self._params_of("module__"))
+            params.setdefault("head", "dense")
+        arguments = module_arguments(module, self._sample_shape, self.embedding_dim, params)
         optimizer = self.optimizer
         optimizer = OPTIMIZERS[optimizer] if isinstance(optimizer, str) else optimizer
         loss, net_class = self._make_loss(), MetricNet
@@ -134,7 +138,11 @@ class AssemblyMixin(TransportMixin):
             verbose=0,
             **net_params,
             **{f"module__{name}": value for name, value in arguments.items()},
-            **{k: v for k, v in vars(self).items() if k.startswith(("optimizer__", "callbacks__"))},
+            **{
+                f"{part}{name}": value
+                for part in ("optimizer__", "callbacks__")
+                for name, value in self._params_of(part).items()
+            },
         )
 
     def _plan(self, seed):
@@ -157,11 +165,12 @@ class AssemblyMixin(TransportMixin):
                 known["cloud"] = self._find_cloud()
             wanted = loss_parameters(self.loss)
             params = {**{k: v for k, v in known.items() if k in wanted}, **params}
-        return get_loss(self.loss, miner=self.miner, **params)
+        loss, miner = copy_part("loss", self.loss), copy_part("miner", self.miner)
+        return get_loss(loss, miner=miner, **params)
 
     def _make_callbacks(self, watch, n_batches, is_first=True):
         callbacks: list[Any] = [("epoch", watch)]
-        given = list(self.callbacks or [])
+        given = [_copy_callback(callback) for callback in self.callbacks or []]
         objects = [callback[1] if isinstance(callback, tuple) else callback for callback in given]
         for callback in objects:
             if not (isinstance(callback, Callback) or inspect.isclass(callback)):
@@ -206,6 +215,15 @@ class AssemblyMixin(TransportMixin):
         if ranks is None:
             return "cuda"
         return f"cuda:{int(os.environ.get('LOCAL_RANK', 0)) % torch.cuda.device_count()}"
+
+
+def _copy_callback(callback):
+    try:
+        return copy.deepcopy(callback)
+    except Exception:  # it holds an open file or writer, which the copy shares
+        if isinstance(callback, tuple):
+            return callback[0], copy.copy(callback[1])
+        return copy.copy(callback)
 
 
 def _quiet(*args, **kwargs):

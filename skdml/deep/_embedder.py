@@ -6,7 +6,6 @@ import copy
 from numbers import Integral, Real
 
 import numpy as np
-import torch
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
@@ -45,10 +44,11 @@ class DeepMetricEmbedder(
 
     Parameters
     ----------
-    module : {"mlp", "convnet"} or class, default="mlp"
+    module : {"mlp", "convnet"}, class or torch.nn.Module, default="mlp"
         The network: fully connected, for tables; convolutional, for images; or a subclass of
         ``torch.nn.Module``. Its constructor gets `n_features`, `input_shape` and
         `embedding_dim`, as far as it has such parameters, and what is given as ``module__...``.
+        Of a network that exists already, a copy is trained, from its weights on.
     embedding_dim : int, default=64
         Columns of the embedding.
     loss : str or callable, default="multi-similarity"
@@ -96,7 +96,8 @@ class DeepMetricEmbedder(
         Where to train: "cpu", "cuda", ...; "auto" takes a GPU if there is one.
     callbacks : list of skorch callbacks, default=None
         Such as a checkpoint or a schedule of the learning rate. A pair (name, callback) makes
-        its parameters reachable as ``callbacks__name__...``.
+        its parameters reachable as ``callbacks__name__...``. Fit uses copies, which are then in
+        ``net_.callbacks_``.
     n_workers : int, default=1
         Processes that train together, each with a batch of its own: on this machine, or on as
         many workers of a dask cluster. See :ref:`distributed`.
@@ -313,16 +314,16 @@ class DeepMetricEmbedder(
             The fitted estimator.
         """
         self._check_part_params()
+        given = X
         X, self._sample_shape = self._check_samples(X, reset=True)
         self.classes_, codes = encode_labels(y, len(X), type(self).__name__)
         check_changes(self._sample_shape, self.augment, self.class_rotations)
         self._find_cloud()  # wrong ones show here, not in another process
         seed = int(check_random_state(self.random_state).randint(2**31))
         samples = self._to_tensor(X)
-        with (
-            FitProgress(self, total=self.max_epochs, X=X, y=y, description="epoch") as progress,
-            torch.random.fork_rng(),
-        ):
+        with FitProgress(
+            self, total=self.max_epochs, X=given, y=y, description="epoch"
+        ) as progress:
             if self.n_workers > 1 or world_size() > 1:
                 if self.coreset is not None:
                     raise ValueError(
@@ -331,21 +332,26 @@ class DeepMetricEmbedder(
                     )
                 from .distributed import train
 
-                for name, value in train(self, samples, codes, seed, progress).items():
-                    setattr(self, name, value)
+                self.__dict__.update(train(self, samples, codes, seed, progress))
             else:
                 self._fit_net(samples, codes, seed, progress)
-        self.module_ = self.net_.module_
-        self.history_ = [
-            {name: epoch[name] for name in epoch if name != "batches"}
-            for epoch in self.net_.history
-        ]
+            self.__dict__.update(self._net_attributes(self.net_, self.net_.module_, samples))
+        return self
+
+    def _net_attributes(self, net, module, samples):
+        """Return the fitted attributes of a net, and its network or a copy of it."""
         n_rows = _N_SCALE if self._uses_transport() else 2
         some = samples[:: -(-len(samples) // n_rows)]
-        embeddings = embed(self.module_, some, self.net_.device)
-        self.embedding_dim_ = embeddings.shape[1]
-        self.metric_ = self._make_metric(embeddings)
-        return self
+        embeddings = embed(module, some, net.device)
+        return {
+            "net_": net,
+            "module_": module,
+            "history_": [
+                {name: epoch[name] for name in epoch if name != "batches"} for epoch in net.history
+            ],
+            "embedding_dim_": embeddings.shape[1],
+            "metric_": self._make_metric(embeddings),
+        }
 
     # Use
 

@@ -190,6 +190,7 @@ def make_job(estimator: Any, seed: int) -> bytes:
 def supervise(crew: Crew, max_restarts: int, timeout: float, progress: Any) -> dict[str, Any]:
     """Run a crew to its end, with restarts, and return the result of rank 0."""
     n_shown = 0
+    progress.begin()
     for attempt in range(max_restarts + 1):
         first_epoch = crew.start(attempt)
         while True:
@@ -224,6 +225,8 @@ def _show(crew, first_epoch, n_shown, progress):
             n_shown = number
             if progress.step(**figures):
                 crew.ask_to_stop()
+            elif n_shown < progress.total:
+                progress.begin()
     return n_shown
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..utils._fit import copy_part
 from ._gradients import N_ORIENTATIONS, OrientedGradients
 
 # The channels of the blocks of `ConvNet`.
@@ -154,51 +155,66 @@ NAMED = {"mlp": MLP, "convnet": ConvNet}
 
 
 def find_module(module: Any) -> Any:
-    """Return the class of a module that is given by its name, or as a class.
+    """Return the class of a network that is given by its name or as a class, or a copy of it.
 
     Parameters
     ----------
-    module : str or class
-        A name in `NAMED`, or a subclass of ``nn.Module``.
+    module : str, class or nn.Module
+        A name in `NAMED`, a subclass of ``nn.Module``, or a network.
 
     Returns
     -------
-    module : class
-        The subclass.
+    module : class or nn.Module
+        The subclass; of a network, a copy to train.
     """
+    if isinstance(module, nn.Module):
+        return copy_part("module", module)
     if isinstance(module, str):
         module = NAMED.get(module, module)
     if not (inspect.isclass(module) and issubclass(module, nn.Module)):
         raise TypeError(
-            f"module must be 'mlp', 'convnet' or a subclass of torch.nn.Module, got {module!r}."
+            "module must be 'mlp', 'convnet', a subclass of torch.nn.Module or a network, got "
+            f"{module!r}."
         )
     return module
 
 
-def module_arguments(module: Any, sample_shape: tuple[int, ...], embedding_dim: int) -> dict:
-    """Return what the constructor of a module wants to know of the data.
+def module_arguments(
+    module: Any, sample_shape: tuple[int, ...], embedding_dim: int, given: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments of the constructor of a module.
 
     Parameters
     ----------
-    module : class
-        A subclass of ``nn.Module``.
+    module : class or nn.Module
+        A subclass of ``nn.Module``, or a network, which takes none.
     sample_shape : tuple of int
         The shape of one sample.
     embedding_dim : int
         The number of columns that the user asked for.
+    given : dict
+        What the user gave as ``module__...``.
 
     Returns
     -------
     arguments : dict
-        Those of `n_features`, `input_shape` and `embedding_dim` that its signature has.
+        What was given, and those of `n_features`, `input_shape` and `embedding_dim` that its
+        signature has.
     """
+    if isinstance(module, nn.Module):
+        if given:
+            raise TypeError(
+                f"module__{next(iter(given))}: module is a network already. Give its class to set "
+                "parameters of it."
+            )
+        return {}
     known = {
         "n_features": math.prod(sample_shape),
         "input_shape": tuple(sample_shape),
         "embedding_dim": embedding_dim,
     }
     accepted = inspect.signature(module).parameters
-    return {name: value for name, value in known.items() if name in accepted}
+    return {**{name: value for name, value in known.items() if name in accepted}, **given}
 
 
 def check_embeddings(output: Any, n_samples: int, module: Any) -> torch.Tensor:

@@ -108,17 +108,24 @@ class EpochCallback(Callback):
         Makes the recall that of all ranks, where there are several.
     make_metric : callable, default=None
         Returns the distance to search by, for given embeddings; None: the Euclidean one.
+    attributes : callable, default=None
+        Returns the fitted attributes of the estimator, for the net as it is.
     """
 
-    def __init__(self, progress, validation, average=None, make_metric=None):
+    def __init__(self, progress, validation, average=None, make_metric=None, attributes=None):
         self.progress = progress
         self.validation = validation
         self.average = average
         self.make_metric = make_metric
+        self.attributes = attributes
         self.good_weights_: dict[str, torch.Tensor] | None = None
 
+    def on_epoch_begin(self, net, **kwargs):
+        """Begin an epoch."""
+        self.progress.begin()
+
     def on_epoch_end(self, net, **kwargs):
-        """Watch, keep and report."""
+        """Score, snapshot the weights, report."""
         figures = {"loss": net.history[-1, "train_loss"]}
         if self.validation is not None:
             X, y = self.validation
@@ -131,7 +138,7 @@ class EpochCallback(Callback):
         weights = net.module_.state_dict()
         if all(torch.isfinite(value).all() for value in weights.values()):
             self.good_weights_ = {name: value.clone() for name, value in weights.items()}
-        if self.progress.step(**figures):
+        if self.progress.step(lambda: self.attributes(net), **figures):
             raise KeyboardInterrupt  # ends the training, as skorch has it
 
 

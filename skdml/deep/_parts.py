@@ -6,6 +6,8 @@ from typing import Any
 
 from sklearn.base import BaseEstimator
 
+from ..utils._fit import copy_part
+
 
 class PartParamsMixin(BaseEstimator):
     """For estimators that take the parameters of their parts as ``part__name``."""
@@ -63,4 +65,9 @@ class PartParamsMixin(BaseEstimator):
         return self
 
     def _params_of(self, prefix):
-        return {k[len(prefix) :]: v for k, v in vars(self).items() if k.startswith(prefix)}
+        """Return the parameters of a part, as copies."""
+        return {
+            name[len(prefix) :]: copy_part(name, value)
+            for name, value in vars(self).items()
+            if name.startswith(prefix)
+        }

@@ -26,6 +26,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from ..utils._fit import Progress
 from ._pickle import cloudpickle
 from ._rank_net import COUNTED, Checkpoints, write_whole
 from ._ranks import CHANNELS, Heartbeat, Ranks, is_communication_error
@@ -82,7 +83,7 @@ def process_group(timeout: float, heartbeat: Heartbeat | None = None):
             dist.destroy_process_group()
 
 
-class RankProgress:
+class RankProgress(Progress):
     """Tells whoever started the ranks of every epoch, through files.
 
     Parameters
@@ -96,7 +97,7 @@ class RankProgress:
     def __init__(self, folder: Any, rank: int):
         self._folder, self._is_first = Path(folder), rank == 0
 
-    def step(self, **figures: float) -> bool:
+    def step(self, attributes: Any = None, **figures: float) -> bool:
         """Report an epoch; return whether training should end."""
         if self._is_first:
             with open(self._folder / "epochs", "a", encoding="utf-8") as file:

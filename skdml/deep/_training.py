@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import StratifiedShuffleSplit
 
+from ..utils._torch import seeded_torch
 from ._assembly import AssemblyMixin
 from ._net import EpochCallback, Interrupted, NotFinite
 
@@ -19,6 +21,7 @@ class TrainingMixin(AssemblyMixin):
 
     validation_fraction: float | None
     net_: Any
+    _net_attributes: Any
 
     def _fit_net(self, samples, codes, seed, progress, ranks=None, **net_params):
         """Train here, alone or as one of several ranks."""
@@ -28,13 +31,17 @@ class TrainingMixin(AssemblyMixin):
         if validation is not None:
             held_out = samples[validation], codes[validation]
             samples, labels = samples[train], labels[train]
-        torch.manual_seed(seed)
         average = None if ranks is None else ranks.mean
-        watch = EpochCallback(progress, held_out, average, self._make_metric)
-        batches = self._make_batches(samples, labels, seed, ranks)
-        self.net_ = self._make_net(watch, len(batches), seed, ranks, **net_params)
-        self.net_.make_batches = lambda dataset: batches
-        self._train(watch, samples, labels)
+
+        def attributes(net):
+            return self._net_attributes(net, copy.deepcopy(net.module_), samples)
+
+        watch = EpochCallback(progress, held_out, average, self._make_metric, attributes)
+        with seeded_torch(seed):
+            batches = self._make_batches(samples, labels, seed, ranks)
+            self.net_ = self._make_net(watch, len(batches), seed, ranks, **net_params)
+            self.net_.make_batches = lambda dataset: batches
+            self._train(watch, samples, labels)
 
     def _split(self, codes, seed):
         """Return the rows to train on and those held out, or None."""
@@ -62,7 +69,7 @@ class TrainingMixin(AssemblyMixin):
         # What belongs to the training data goes, so that the estimator can be stored without it.
         self.net_.make_batches = None
         watch.progress = watch.validation = watch.average = watch.make_metric = None
-        watch.good_weights_ = None
+        watch.attributes = watch.good_weights_ = None
 
     def _keep_last_good(self, watch, error):
         if watch.good_weights_ is None:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..utils._torch import seeded_torch
 from ._ranks import Ranks
 from .losses._core import anchors_within
 
@@ -60,6 +61,6 @@ class UnionLoss(nn.Module):
         rows, labels, own = self._ranks.gather(embeddings, labels)
         scaled = _ScaleGradient.apply(embeddings, self._ranks.size)
         rows = torch.cat([rows[: own.start], scaled, rows[own.stop :]])
-        with torch.random.fork_rng(), anchors_within(None if self._remote_grad else own):
-            torch.manual_seed(self._seed + self.step)
+        anchors = None if self._remote_grad else own
+        with seeded_torch(self._seed + self.step), anchors_within(anchors):
             return self.loss(rows, labels)

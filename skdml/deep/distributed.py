@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..utils._torch import seeded_torch
 from ._launch import launch
 from ._net import EpochCallback
 from ._rank import process_group, train_rank
@@ -125,8 +126,10 @@ def _train_in_group(estimator, samples, codes, seed, progress):
 
 def _make_net(estimator, result, seed):
     """Return a net of this process with the trained weights, as a fit without ranks leaves it."""
-    net = estimator._make_net(EpochCallback(None, None), len(result["history"][0]["batches"]), seed)
-    net.initialize()
+    n_batches = len(result["history"][0]["batches"])
+    with seeded_torch(seed):
+        net = estimator._make_net(EpochCallback(None, None), n_batches, seed)
+        net.initialize()
     net.history.extend(result["history"])
     net.module_.load_state_dict(result["module_"])
     net.optimizer_.load_state_dict(result["optimizer_"])

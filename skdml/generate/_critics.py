@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ._generator_networks import bound_slopes, make_optimizer, seed_torch
+from ..utils._torch import seeded_torch
+from ._generator_networks import bound_slopes, make_optimizer
 from ._potentials import (
     cell_masses,
     cell_plan,
@@ -118,8 +119,7 @@ class Critic:
         self._p = 2 if settings.make_network is None else 1
         if settings.make_network is None:
             return
-        with torch.random.fork_rng(devices=[]):
-            seed_torch(self._seed(0, 0))
+        with seeded_torch(self._seed(0, 0)):
             self.network = bound_slopes(settings.make_network()).train()
         self._optimizer = make_optimizer(self.network, settings.lr, maximize=True)
         if checkpoint is not None:
@@ -248,8 +248,7 @@ class Critic:
         if self.network is None:
             return np.concatenate([rows, points], dtype=np.float64)
         self._points: Any = torch.tensor(points, requires_grad=True)
-        with torch.random.fork_rng(devices=[]):
-            seed_torch(seed)  # what may be random inside the network
+        with seeded_torch(seed):  # what may be random inside the network
             inputs = torch.cat([torch.from_numpy(rows), self._points])
             self._features: Any = self.network(inputs).flatten(1)
         return self._features.numpy(force=True).astype(np.float64)

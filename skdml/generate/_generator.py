@@ -24,6 +24,7 @@ from ..utils._sklearn import (
     validate_data,
     validate_params,
 )
+from ..utils._torch import seeded_torch
 from ._columns import learn_columns
 from ._critics import Critic, CriticSettings
 from ._generator_networks import (
@@ -31,7 +32,6 @@ from ._generator_networks import (
     make_network,
     mlp_critic,
     mlp_generator,
-    seed_torch,
     try_network,
 )
 from ._generator_training import train
@@ -79,12 +79,12 @@ class WassersteinGenerator(DensityMixin, EstimatorMixin, BaseEstimator):
     n_potential_steps : int, default=5
         Steps towards the shared potentials in an update, with the shared coupling. Each takes one
         round of messages.
-    module : class or callable, default=None
+    module : class, callable or torch.nn.Module, default=None
         The generator: a subclass of ``torch.nn.Module`` or a function that returns a module. It
         gets `latent_dim` and `n_features`, as far as it has such parameters. The module maps
-        tensors of shape (n, latent_dim) to (n, n_features). None is a network with two hidden
-        layers.
-    critic_module : class or callable, default=None
+        tensors of shape (n, latent_dim) to (n, n_features). Of a module that exists already, a
+        copy is trained. None is a network with two hidden layers.
+    critic_module : class, callable or torch.nn.Module, default=None
         The network of a critic, made in the same way. It maps (n, n_features) to features of any
         shape. The slope of its linear and convolution layers is bounded by spectral norms.
     scaling : {"auto", "common", "columns"}, default="auto"
@@ -242,6 +242,7 @@ class WassersteinGenerator(DensityMixin, EstimatorMixin, BaseEstimator):
         self : WassersteinGenerator
             The fitted estimator.
         """
+        given = X
         X = validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=2)
         self._check_cost(len(X))
         self._dtype = X.dtype
@@ -251,15 +252,14 @@ class WassersteinGenerator(DensityMixin, EstimatorMixin, BaseEstimator):
         settings = self._critic_settings()
         shards = np.array_split(rows, self.n_critics)
         with (
-            FitProgress(self, total=self.max_iter, X=X, y=y, description="update") as progress,
-            torch.random.fork_rng(devices=[]),
+            FitProgress(self, total=self.max_iter, X=given, y=y, description="update") as progress,
             limit_threads(1),
         ):
             self.generator_ = self._make_generator(settings)
             with make_crew(shards, settings, self.n_jobs, find_client(self.client)) as crew:
                 trained = self._train(crew, progress)
             self._keep(trained, crew, settings)
-        self._look_for_collapse(rows)
+            self._look_for_collapse(rows)
         return self
 
     def _check_cost(self, n_rows):
@@ -300,16 +300,16 @@ class WassersteinGenerator(DensityMixin, EstimatorMixin, BaseEstimator):
 
     def _make_generator(self, settings):
         """Return a new generator, after a try of both kinds of networks."""
-        seed_torch(self._seed)
-        generator = make_network(
-            mlp_generator if self.module is None else self.module,
-            "module",
-            latent_dim=self.latent_dim,
-            n_features=self.n_features_in_,
-        )
-        try_network(generator, self.latent_dim, "module", self.n_features_in_)
-        if settings.make_network is not None:
-            try_network(settings.make_network(), self.n_features_in_, "critic_module")
+        with seeded_torch(self._seed):
+            generator = make_network(
+                mlp_generator if self.module is None else self.module,
+                "module",
+                latent_dim=self.latent_dim,
+                n_features=self.n_features_in_,
+            )
+            try_network(generator, self.latent_dim, "module", self.n_features_in_)
+            if settings.make_network is not None:
+                try_network(settings.make_network(), self.n_features_in_, "critic_module")
         return generator
 
     @property
@@ -327,7 +327,10 @@ class WassersteinGenerator(DensityMixin, EstimatorMixin, BaseEstimator):
             lr=self._lr,
             max_iter=self.max_iter,
             seed=self._seed,
-            report=lambda value: progress.step(distance=value),
+            begin=progress.begin,
+            report=lambda value, network: progress.step(
+                lambda: {"generator_": network()}, distance=value
+            ),
         )
         if not trained.values:
             raise ValueError(f"{trained.stopped}: try a smaller lr than {self._lr}.")

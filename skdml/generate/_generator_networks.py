@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
+from ..utils._fit import copy_part
+
 _FEATURES = 64
 _BETAS = (0.5, 0.9)
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d)
@@ -49,7 +51,7 @@ def make_network(maker: Any, name: str, **sizes: int) -> nn.Module:
     Parameters
     ----------
     maker : callable
-        A subclass of ``nn.Module``, or a function that returns a module.
+        A subclass of ``nn.Module``, a function that returns a module, or a module, to be copied.
     name : str
         The parameter of the estimator that it came from, named in errors.
     **sizes : int
@@ -60,14 +62,16 @@ def make_network(maker: Any, name: str, **sizes: int) -> nn.Module:
     network : nn.Module
         A new one.
     """
+    if isinstance(maker, nn.Module):
+        return copy_part(name, maker)
     accepted = inspect.signature(maker).parameters
     network = maker(**{size: value for size, value in sizes.items() if size in accepted})
     if not isinstance(network, nn.Module):
         raise TypeError(
-            f"{name} must be a subclass of torch.nn.Module, or a function that returns a module, "
+            f"{name} must be a torch.nn.Module, a subclass of it, or a function that returns one, "
             f"but it returned {type(network).__name__}."
         )
-    return network
+    return copy_part(name, network)  # a function may return the same one again
 
 
 def try_network(network: nn.Module, n_inputs: int, name: str, n_outputs: int | None = None) -> None:
@@ -128,12 +132,3 @@ def make_optimizer(network: nn.Module, lr: float, maximize: bool = False) -> tor
     return torch.optim.Adam(
         network.parameters(), lr=lr, betas=_BETAS, maximize=maximize, fused=True
     )
-
-
-def seed_torch(seed: int) -> None:
-    """Seed torch's generator of this process.
-
-    ``torch.manual_seed`` would also note the call for a GPU that is not there yet, with the stack
-    of the caller: milliseconds for each of thousands of calls.
-    """
-    torch.default_generator.manual_seed(seed)

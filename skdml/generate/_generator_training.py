@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,8 +11,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from ..utils._torch import seeded_torch
 from ._critics import Part
-from ._generator_networks import make_optimizer, seed_torch
+from ._generator_networks import make_optimizer
 from ._generator_workers import Crew
 from ._potentials import ascend
 
@@ -54,6 +56,7 @@ def train(
     lr: float,
     max_iter: int,
     seed: int,
+    begin: Any,
     report: Any,
 ) -> Trained:
     """Train a generator.
@@ -81,8 +84,11 @@ def train(
         Updates.
     seed : int
         Seeds the latent vectors.
+    begin : callable
+        Called before each update.
     report : callable
-        Told the value of each update; returns whether to stop.
+        Called after each update with its value and a function that returns the generator as it
+        would be if training stopped here; returns whether to stop.
 
     Returns
     -------
@@ -95,12 +101,13 @@ def train(
     latents = np.random.default_rng([seed, 0])
     generator.train()
     for update in range(1, max_iter + 1):
+        begin()
         shape = n_critic_steps, n_points, latent_dim
         Z = torch.from_numpy(latents.standard_normal(shape, dtype=np.float32))
-        seed_torch(seed + update)
-        with torch.no_grad():
-            points = [generator(z) for z in Z[:-1]]
-        output = generator(Z[-1])
+        with seeded_torch(seed + update):
+            with torch.no_grad():
+                points = [generator(z) for z in Z[:-1]]
+            output = generator(Z[-1])
         batches = torch.stack([*points, output.detach()]).numpy()
         if not np.isfinite(batches).all():
             trained.stopped = f"the points were not finite in update {update}"
@@ -114,16 +121,16 @@ def train(
         optimizer.zero_grad()
         output.backward(torch.from_numpy(gradient))
         optimizer.step()
-        mean.add(generator)
+        mean.add()
         trained.values.append(value)
         trained.seconds.append(time.perf_counter() - start)
         trained.parts = parts
-        if report(value):
+        if report(value, mean.network):
             break
         if update % _CHECKPOINT_EVERY == 0:
             crew.keep_checkpoints()
     crew.keep_checkpoints()
-    mean.copy_to(generator)
+    generator.load_state_dict(mean.state)
     generator.eval()
     return trained
 
@@ -152,23 +159,31 @@ class RunningMean:
     Parameters
     ----------
     network : nn.Module
-        Where the mean starts.
+        The network that is trained; the mean starts from its weights.
+
+    Attributes
+    ----------
+    state : dict
+        The mean, as a state dict of the network.
     """
 
     def __init__(self, network: nn.Module):
-        self._mean = {name: value.clone() for name, value in network.state_dict().items()}
+        self.state = {name: value.clone() for name, value in network.state_dict().items()}
+        self._network = network
         self._n_added = 0
 
-    def add(self, network: nn.Module) -> None:
+    def add(self) -> None:
         """Count the weights of another update."""
         self._n_added += 1
         weight = max(1 - _DECAY, 9 / (9 + self._n_added))
-        for name, value in network.state_dict().items():
+        for name, value in self._network.state_dict().items():
             if value.is_floating_point():
-                self._mean[name].lerp_(value, weight)
+                self.state[name].lerp_(value, weight)
             else:
-                self._mean[name].copy_(value)
+                self.state[name].copy_(value)
 
-    def copy_to(self, network: nn.Module) -> None:
-        """Give the mean to a network."""
-        network.load_state_dict(self._mean)
+    def network(self) -> nn.Module:
+        """Return a copy of the network that has the mean of its weights."""
+        network = copy.deepcopy(self._network)
+        network.load_state_dict(self.state)
+        return network.eval()

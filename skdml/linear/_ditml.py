@@ -198,17 +198,22 @@ class DITMLTransformer(LinearMetricLearner):
         percentiles = _check_percentiles(self.bound_percentiles)
         if bounds is not None:
             bounds = _check_bounds(bounds)
+        given = X
         X, pairs, labels = self._check_supervision(X, y, pairs, pair_labels)
         prior = check_prior(self.prior, X.shape[1])
         rng = check_random_state(self.random_state)
         parallel = {"n_jobs": self.n_jobs, "client": find_client(None, X)}
-        with FitProgress(self, X=X, y=y) as progress:
+        with FitProgress(self, X=given, y=y) as progress:
             rows, places = np.unique(pairs, return_inverse=True)
             places = places.reshape(-1, 2)
             if len(rows) < X.shape[0]:
                 X = X[rows]
             span = find_span(X, full=not isinstance(prior, str), **parallel)
             inverse, outside = prior_inverse(prior, span)
+
+            def make_metric(A):
+                return span.metric(A, 1 / outside, self.n_components, X.dtype)
+
             with limit_threads(1 if span.rank < 1000 else None):
                 root = None  # the prior's own factor
                 if not (isinstance(prior, str) and prior == "identity"):
@@ -220,17 +225,17 @@ class DITMLTransformer(LinearMetricLearner):
                     problem = LogDetProblem(
                         differences, labels[keep].astype(float), targets, self.gamma, inverse
                     )
-                    result = self._solve(problem, progress)
+                    result = self._solve(problem, make_metric, progress)
                 self.duality_gap_ = result.point.duality_gap
                 self.kkt_residual_ = result.kkt_residual
                 A = result.point.metric
                 del problem, result.point, inverse, root  # large, and not needed any more
-                self.metric_ = span.metric(A, 1 / outside, self.n_components, X.dtype)
-        self.dual_coef_ = result.multipliers
-        self.pairs_, self.pair_labels_, self.bounds_ = pairs[keep], labels[keep], targets
-        self.n_iter_ = result.n_iter
-        self.stop_reason_ = result.stop_reason
-        self.history_ = result.history
+                self.metric_ = make_metric(A)
+            self.dual_coef_ = result.multipliers
+            self.pairs_, self.pair_labels_, self.bounds_ = pairs[keep], labels[keep], targets
+            self.n_iter_ = result.n_iter
+            self.stop_reason_ = result.stop_reason
+            self.history_ = result.history
         return self
 
     @staticmethod
@@ -273,19 +278,24 @@ class DITMLTransformer(LinearMetricLearner):
                 )
         return keep, np.where(labels > 0, bounds[0], bounds[1])
 
-    def _solve(self, problem, progress):
+    def _solve(self, problem, make_metric, progress):
         moved = []
 
         def after_round(point):
             moved.append(problem.differences.bytes_moved)
             if np.isinf(self.gamma) and point.value > _UNBOUNDED:
                 raise ValueError(_INFEASIBLE)
-            return progress.step(kkt=f"{point.kkt_residual:.1e}", dual=f"{point.value:.6g}")
+            return progress.step(
+                lambda: {"metric_": make_metric(point.metric)},
+                kkt=f"{point.kkt_residual:.1e}",
+                dual=f"{point.value:.6g}",
+            )
 
         result = SOLVERS[self.solver](
             problem,
             max_iter=self.max_iter,
             tol=self.tol,
+            before_round=progress.begin,
             callback=after_round,
             record=self.solver == "parallel" and len(problem.signs) <= _MOST_RECORDED,
         )

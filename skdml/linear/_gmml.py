@@ -138,21 +138,25 @@ class GMMLTransformer(LinearMetricLearner):
         self : GMMLTransformer
             The fitted estimator.
         """
+        given = X
         X, pairs, labels = self._check_supervision(X, y, pairs, pair_labels)
         prior = check_prior(self.prior, X.shape[1])
         parallel = {"n_jobs": self.n_jobs, "client": find_client(None, X)}
-        with FitProgress(self, total=3, X=X, y=y, description="step") as progress:
+        with FitProgress(self, total=3, X=given, y=y, description="step") as progress:
+            progress.begin()
             rows, pairs = np.unique(pairs, return_inverse=True)
             pairs = pairs.reshape(-1, 2)
             if len(rows) < X.shape[0]:
                 X = X[rows]
             span = find_span(X, full=not isinstance(prior, str), **parallel)
             progress.step()
+            progress.begin()
             weights = np.array([labels > 0, labels < 0], dtype=float)
             weights /= weights.sum(axis=1, keepdims=True)
             with PairDifferences(span.coordinates, pairs, **parallel) as differences:
                 S, D = differences.scatter(weights)
             progress.step()
+            progress.begin()
             with limit_threads(1 if span.rank < 1000 else None):
                 A, scale = self._regularised_mean(S, D, prior, span)
                 self.metric_ = span.metric(A, scale, self.n_components, X.dtype)

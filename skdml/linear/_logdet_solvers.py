@@ -1,7 +1,8 @@
 """Three ways up the dual of information-theoretic metric learning.
 
 Each solver is a function of a `LogDetProblem` and returns a `DualResult`; all reach the same
-metric. A `callback(point)` is called after every round and may return True to stop.
+metric. `before_round()` is called before every round, and `callback(point)` after it, which may
+return True to stop.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ def solve_sequential(
     *,
     max_iter: int = 1000,
     tol: float = 1e-6,
+    before_round: Callable[[], None] | None = None,
     callback: Callable[[DualPoint], bool] | None = None,
     record: bool = False,
 ) -> DualResult:
@@ -41,6 +43,8 @@ def solve_sequential(
         Most sweeps over all pairs.
     tol : float, default=1e-6
         Stops when the KKT residual is below.
+    before_round : callable, default=None
+        Called before every sweep.
     callback : callable, default=None
         Called with the point after every sweep; True stops.
     record : bool, default=False
@@ -52,10 +56,10 @@ def solve_sequential(
         With one entry of history per sweep.
     """
     C = problem.differences.differences()
-    log = _Log(problem, max_iter, tol, callback, record)
+    log = _Log(problem, max_iter, tol, before_round, callback, record)
     share = 1.0 if np.isinf(problem.gamma) else problem.gamma / (problem.gamma + 1)
     while not log.done:
-        point = log.point
+        point = log.begin()
         A = np.asfortranarray(point.metric)
         multipliers, slack = point.multipliers.copy(), point.slack
         for k, c in enumerate(C):
@@ -82,6 +86,7 @@ def solve_parallel(
     *,
     max_iter: int = 1000,
     tol: float = 1e-6,
+    before_round: Callable[[], None] | None = None,
     callback: Callable[[DualPoint], bool] | None = None,
     record: bool = False,
 ) -> DualResult:
@@ -93,7 +98,7 @@ def solve_parallel(
 
     Parameters
     ----------
-    problem, max_iter, tol, callback, record :
+    problem, max_iter, tol, before_round, callback, record :
         As in `solve_sequential`, with rounds in place of sweeps.
 
     Returns
@@ -101,11 +106,11 @@ def solve_parallel(
     result : DualResult
         With one entry of history per round.
     """
-    log = _Log(problem, max_iter, tol, callback, record)
+    log = _Log(problem, max_iter, tol, before_round, callback, record)
     step, previous = 1.0, None
     inverse = problem.prior_inverse.copy()
     while not log.done:
-        point = log.point
+        point = log.begin()
         direction = -point.projections
         if previous is not None:
             step = _spectral_step(point, previous, step)
@@ -146,6 +151,7 @@ def solve_newton(
     *,
     max_iter: int = 1000,
     tol: float = 1e-6,
+    before_round: Callable[[], None] | None = None,
     callback: Callable[[DualPoint], bool] | None = None,
     record: bool = False,
 ) -> DualResult:
@@ -157,7 +163,7 @@ def solve_newton(
 
     Parameters
     ----------
-    problem, max_iter, tol, callback, record :
+    problem, max_iter, tol, before_round, callback, record :
         As in `solve_sequential`, with Newton steps in place of sweeps.
 
     Returns
@@ -165,13 +171,13 @@ def solve_newton(
     result : DualResult
         With one entry of history per step.
     """
-    log = _Log(problem, max_iter, tol, callback, record)
+    log = _Log(problem, max_iter, tol, before_round, callback, record)
 
     def evaluate(multipliers, step):
         return problem.at(multipliers)
 
     while not log.done:
-        point = log.point
+        point = log.begin()
         free = (point.multipliers > 0) | (point.gradient > 0)
         direction = np.zeros_like(point.multipliers)
         direction[free] = _newton_direction(problem, point, free)
@@ -257,8 +263,9 @@ def _line_search(evaluate, point, direction, step):
 class _Log:
     """Where a solver is, what it has seen, and whether to stop."""
 
-    def __init__(self, problem, max_iter, tol, callback, record):
-        self._max_iter, self._tol, self._callback = max_iter, tol, callback
+    def __init__(self, problem, max_iter, tol, before_round, callback, record):
+        self._max_iter, self._tol = max_iter, tol
+        self._before_round, self._callback = before_round, callback
         self._iterates: list | None = [] if record else None
         self._start = time.perf_counter()
         self._reason: str | None = None
@@ -270,6 +277,11 @@ class _Log:
     @property
     def done(self):
         return self._reason is not None
+
+    def begin(self):
+        if self._before_round is not None:
+            self._before_round()
+        return self.point
 
     def stop(self, reason):
         self._reason = reason

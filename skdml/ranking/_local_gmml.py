@@ -210,6 +210,7 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
             The fitted estimator.
         """
         client = find_client(None, X)
+        given_X, given_y = X, y
         X, y, queries = self._check_documents(X, y, qid, reset=True)
         given = None
         if X_val is not None:
@@ -236,25 +237,34 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
         self._candidates = Candidates(X) if qid is None else None
         self._unit = self._choose_unit(features, queries)
         ranked = replace(ranked, features=ranked.features * self._unit)
-        if self.verbose and len(used) < len(queries.ids):
-            print(
-                f"LocalGMMLRanker: {len(queries.ids) - len(used)} of {len(queries.ids)} queries "
-                "have a single grade of relevance and teach nothing."
-            )
         training, validation = self._split(ranked, given, rng)
         with (
-            FitProgress(self, total=self.max_epochs, X=X, y=y, description="epoch") as progress,
+            FitProgress(
+                self, total=self.max_epochs, X=given_X, y=given_y, description="epoch", qid=qid
+            ) as progress,
             limit_threads(1),  # the matrices are small
         ):
+            if len(used) < len(queries.ids):
+                progress.note(
+                    f"{len(queries.ids) - len(used)} of {len(queries.ids)} queries have a single "
+                    "grade of relevance and teach nothing."
+                )
             model = self._build(training, rng, client)
             model, self.history_ = self._train(model, training, validation, rng, progress)
+            self.__dict__.update(self._model_attributes(model))
             self._refine(model, ranked, X, queries, used, qid is None, rng)
-        self._model = model
-        self.anchors_ = model.anchors
-        self.metrics_ = model.metrics()
-        self.weights_ = self._phi(model.weights)
-        self.widths_ = np.logaddexp(0, model.widths)
         return self
+
+    def _model_attributes(self, model):
+        return {
+            "_model": model,
+            "_own_weights": {},
+            "query_weights_": {},
+            "anchors_": model.anchors,
+            "metrics_": model.metrics(),
+            "weights_": self._phi(model.weights),
+            "widths_": np.logaddexp(0, model.widths),
+        }
 
     def _check_documents(self, X, y, qid, reset=False, suffix=""):
         name = type(self).__name__
@@ -360,12 +370,14 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
             self.max_epochs,
             _PATIENCE,
             rng,
-            lambda epoch, **figures: progress.step(**figures),
+            progress.begin,
+            lambda best, epoch, **figures: progress.step(
+                lambda: self._model_attributes(best), **figures
+            ),
         )
 
     def _refine(self, model, ranked, X, queries, used, unnamed, rng):
         """Learn the weights of single queries."""
-        self.query_weights_ = {}
         if self.query_weights == "shared":
             return
         weights = fit_query_weights(model, ranked, self.loss, self.max_epochs, rng)
@@ -453,7 +465,7 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
         return np.repeat(own, queries.sizes, axis=0)
 
     def _unseen_weights(self, documents):
-        if self.query_weights == "per-query":
+        if self.query_weights == "per-query" or not self._own_weights:
             return self._model.weights
         difference = (self._centres - documents.mean(axis=0)) / self._neighbour_scale
         nearest = np.argsort(np.sum(difference**2, axis=1), kind="stable")[:_NEIGHBOURS]

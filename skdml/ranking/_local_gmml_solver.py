@@ -212,6 +212,7 @@ def train(
     max_epochs: int,
     patience: int,
     rng: np.random.Generator,
+    begin: Callable[[], None],
     report: Callable[..., bool],
 ) -> tuple[AnchorModel, list[dict]]:
     """Fit the parameters by Adam on batches of queries.
@@ -234,8 +235,11 @@ def train(
         The number of epochs without a lower validation loss after which it stops.
     rng : Generator
         Shuffles the queries and draws violators.
+    begin : callable
+        Called before every epoch.
     report : callable
-        Called after every epoch with its figures; true asks to stop.
+        Called after every epoch with the best model so far and the figures of the epoch; true asks
+        to stop.
 
     Returns
     -------
@@ -252,10 +256,11 @@ def train(
     history: list[dict] = []
     best, lowest, best_epoch = replace(model, **optimizer.average), np.inf, 0
     for epoch in range(1, max_epochs + 1):
+        begin()
         start, total = time.perf_counter(), 0.0
         order = rng.permutation(ranked.n_queries)
-        for begin in range(0, len(order), batch_size):
-            numbers = order[begin : begin + batch_size]
+        for first in range(0, len(order), batch_size):
+            numbers = order[first : first + batch_size]
             batch = ranked.take(numbers)
             rows = ranked.locate(numbers)[0]
             current = replace(model, **optimizer.parameters)
@@ -272,7 +277,7 @@ def train(
         history.append({**figures, "seconds": time.perf_counter() - start})
         if validation is None or figures["validation_loss"] < lowest:
             best, lowest, best_epoch = current, figures.get("validation_loss", np.inf), epoch
-        if report(**figures) or epoch - best_epoch >= patience:
+        if report(best, **figures) or epoch - best_epoch >= patience:
             break
     return best, history
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import warnings
 from numbers import Integral, Real
@@ -22,8 +23,9 @@ from ..deep._net import embed
 from ..deep._parts import PartParamsMixin
 from ..deep._samples import SamplesMixin
 from ..metrics import recall_at_k
-from ..utils._fit import FitProgress, fit_method
+from ..utils._fit import FitProgress, copy_part, fit_method
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions
+from ..utils._torch import seeded_torch
 from ._input import check_neighbors, encode_partial_labels, labelled_rows
 from ._ssdml_objectives import make_objective
 from ._ssdml_training import MetricModel, Plan, final_factor, propagate_all, train
@@ -53,11 +55,11 @@ class SSDMLEmbedder(
         regularisation (LRML), entropy regularisation (SERAPH), a Laplacian by density (ISDML), and
         affinity propagation from a prior metric, by a likelihood ratio (APLLR) or by ITML (APIT).
         Their weights are parameters such as ``loss__graph_weight``.
-    module : {"mlp", "convnet"}, class or None, default="mlp"
+    module : {"mlp", "convnet"}, class, torch.nn.Module or None, default="mlp"
         The network: fully connected, for tables; convolutional, for images, on their oriented
-        gradients (on pixels with ``module__gradients=False``); a subclass of ``torch.nn.Module``,
-        as in :class:`~skdml.deep.DeepMetricEmbedder`; or None, a linear metric of the columns of X.
-        The network has twice `n_components` outputs, if it can be told.
+        gradients (on pixels with ``module__gradients=False``); a subclass of ``torch.nn.Module``
+        or a network, as in :class:`~skdml.deep.DeepMetricEmbedder`; or None, a linear metric of
+        the columns of X. The network has twice `n_components` outputs, if it can be told.
     n_components : int, default=64
         Columns of the embedding. With ``module=None``, as many as X has columns at most; half of
         them for an orthogonal map, which would be a mere rotation otherwise.
@@ -272,6 +274,7 @@ class SSDMLEmbedder(
             The fitted estimator.
         """
         self._check_part_params()
+        given = X
         X, self._sample_shape = self._check_samples(X, reset=True)
         self.classes_, codes = encode_partial_labels(
             y, len(X), type(self).__name__, needs_pairs=self.method != "ssdml"
@@ -286,10 +289,9 @@ class SSDMLEmbedder(
             )
         seed = int(check_random_state(self.random_state).randint(2**31))
         with (
-            FitProgress(self, total=self.max_epochs, X=X, y=y, description="epoch") as progress,
-            torch.random.fork_rng(),
+            FitProgress(self, total=self.max_epochs, X=given, y=y, description="epoch") as progress,
+            seeded_torch(seed),
         ):
-            torch.manual_seed(seed)
             self._fit_model(self._to_tensor(X), codes, np.random.default_rng(seed), progress)
         return self
 
@@ -312,15 +314,31 @@ class SSDMLEmbedder(
             self._params_of("loss__"),
         )
         training = train(
-            model, samples, codes, objective, plan, self._make_optimizer, rng, progress
+            model,
+            samples,
+            codes,
+            objective,
+            plan,
+            self._make_optimizer,
+            rng,
+            progress.begin,
+            lambda **figures: progress.step(
+                lambda: self._model_attributes(copy.deepcopy(model), orthogonal), **figures
+            ),
         )
         self._report(training)
         self.history_, self.graph_statistics_ = training.history, training.graphs
         classes = propagate_all(model, samples, codes, plan, rng)
-        self.components_ = np.ascontiguousarray(final_factor(model, orthogonal).T)
-        self.module_ = None if model.backbone is None else model.backbone.to("cpu")
+        self.__dict__.update(self._model_attributes(model, orthogonal))
         self.propagated_confidence_ = classes.max(axis=1)
         self.propagated_labels_ = self._name_classes(classes)
+
+    @staticmethod
+    def _model_attributes(model, orthogonal):
+        return {
+            "components_": np.ascontiguousarray(final_factor(model, orthogonal).T),
+            "module_": None if model.backbone is None else model.backbone.to("cpu"),
+        }
 
     def _make_plan(self):
         device = self.device
@@ -338,7 +356,9 @@ class SSDMLEmbedder(
             max_epochs=1 if once else self.max_epochs,
             batch_size=self.batch_size,
             alternating=self.training == "alternating",
-            augment=augment_affine if self.augment == "affine" else self.augment,
+            augment=augment_affine
+            if self.augment == "affine"
+            else copy_part("augment", self.augment),
             device=device,
             pretrain_epochs=self.pretrain_epochs,
         )
@@ -351,16 +371,16 @@ class SSDMLEmbedder(
                 n_components = -(-width // 2)
             return MetricModel(None, width, n_components, parametrized)
         module = find_module(self.module)
-        arguments = module_arguments(module, self._sample_shape, 2 * self.n_components)
+        params = self._params_of("module__")
         if self.module == "convnet":
-            arguments["gradients"] = True
-        arguments.update(self._params_of("module__"))
-        backbone = module(**arguments)
+            params.setdefault("gradients", True)
+        arguments = module_arguments(module, self._sample_shape, 2 * self.n_components, params)
+        backbone = module if isinstance(module, torch.nn.Module) else module(**arguments)
         width = embed(backbone, samples[:2]).shape[1]
         if width < self.n_components:
             raise ValueError(
                 f"n_components={self.n_components} is more than the {width} outputs of module "
-                f"{module.__name__}: take fewer components, or a wider network."
+                f"{type(backbone).__name__}: take fewer components, or a wider network."
             )
         return MetricModel(backbone, width, self.n_components, parametrized)
 

@@ -124,7 +124,8 @@ def train(
     plan: Plan,
     make_optimizer: Callable[[list], torch.optim.Optimizer],
     rng: np.random.Generator,
-    progress: Any,
+    begin: Callable[[], None],
+    report: Callable[..., bool],
 ) -> Training:
     """Train a model on one partition after the other.
 
@@ -144,8 +145,10 @@ def train(
         Makes an optimiser of parameters.
     rng : numpy Generator
         Draws partitions and batches.
-    progress : FitProgress
-        Told of each epoch.
+    begin : callable
+        Called before each epoch.
+    report : callable
+        Called after each epoch with its figures; true asks to stop.
 
     Returns
     -------
@@ -169,6 +172,7 @@ def train(
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, n_steps)
     result, good = Training(), None
     for epoch in range(1, plan.max_epochs + 1):
+        begin()
         start = time.perf_counter()
         if (epoch - 1) % plan.epochs_per_partition == 0:
             rows = next(partitions)
@@ -198,7 +202,7 @@ def train(
         result.history.append(
             {"epoch": epoch, "partition": len(result.graphs), **figures, "seconds": seconds}
         )
-        if progress.step(**figures):
+        if report(**figures):
             break
     return result
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import os
 import pickle
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import joblib
@@ -50,12 +52,33 @@ def check_same_seed_same_result(estimator):
 
 
 def check_global_random_state(estimator):
-    """Seeded fits leave numpy's global random state alone."""
-    before = np.random.get_state()  # noqa: NPY002
+    """Seeded fits leave the global random states of numpy and torch alone."""
+    before = _random_states()
     model = fit(fresh(estimator))
     outputs(model)
-    after = np.random.get_state()  # noqa: NPY002
-    assert joblib.hash(before) == joblib.hash(after), "fit changed numpy's global random state"
+    for package, state in _random_states().items():
+        assert before.get(package, state) == state, f"fit changed {package}'s global random state"
+
+
+def _random_states():
+    states = {"numpy": joblib.hash(np.random.get_state())}  # noqa: NPY002
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        states["torch"] = joblib.hash(torch.get_rng_state().numpy())
+    return states
+
+
+def check_fits_in_threads(estimator):
+    """Fits at the same time in threads of one process give what they give one after the other."""
+    seeds = range(4) if "random_state" in estimator.get_params() else [None] * 4
+    params = [{} if seed is None else {"random_state": seed} for seed in seeds]
+    with warnings.catch_warnings():  # which is not for threads either
+        warnings.simplefilter("ignore")
+        expected = [outputs(fit(fresh(estimator, **own))) for own in params]
+        with ThreadPoolExecutor(4) as threads:
+            models = list(threads.map(lambda own: fit(fresh(estimator, **own)), params))
+        for model, alone in zip(models, expected, strict=True):
+            assert_same(outputs(model), alone, "in threads")
 
 
 # Copies
@@ -72,6 +95,23 @@ def check_params_survive(estimator):
     copy = clone(model)
     assert joblib.hash(copy.get_params()) == params, "clone changed the parameters"
     assert not _is_fitted(copy), "the clone of a fitted estimator is fitted"
+
+
+def check_objects_are_left_alone(estimator):
+    """Objects given as parameters are not changed by fit, so that a second fit gives the same."""
+    from ._checks_parts import objects_for, state_of  # needs torch
+
+    for params in objects_for(estimator):
+        model = clone(estimator)
+        # set, not cloned: fit must see these objects
+        model.set_params(**{**params, "random_state": 0})
+        before = state_of(params)
+        names = " and ".join(params)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            expected = outputs(fit(model))
+            assert state_of(params) == before, f"fit changed the object given as {names}"
+            assert_same(outputs(fit(model)), expected, f"a second fit with the same {names}")
 
 
 def check_pickle(estimator):
@@ -283,6 +323,7 @@ def checks_of_fit(estimator):
     """Yield the checks of this module that concern the estimator."""
     yield from (
         check_same_seed_same_result,
+        check_fits_in_threads,
         check_params_survive,
         check_pickle,
         check_pickle_in_a_fresh_process,
@@ -294,3 +335,5 @@ def checks_of_fit(estimator):
     )
     if "random_state" in estimator.get_params():
         yield check_global_random_state
+    if importlib.util.find_spec("torch") is not None:
+        yield check_objects_are_left_alone

@@ -1,8 +1,11 @@
-"""What every `fit` shares: validated parameters, all or nothing, and visible progress."""
+"""Fit decorator and progress reporting."""
 
 from __future__ import annotations
 
+import copy
 import functools
+import sys
+from typing import Any
 
 from ._sklearn import HAS_CALLBACKS, _fit_context
 
@@ -28,15 +31,53 @@ def fit_method(fit):
     return wrapper
 
 
-class FitProgress:
+def copy_part(name: str, value: Any) -> Any:
+    """Return a copy of a part that was given as an object, so that fit does not change it.
+
+    Parameters
+    ----------
+    name : str
+        The parameter of the estimator, named in errors.
+    value : object
+        Its value; classes and functions are returned as they are.
+
+    Returns
+    -------
+    copy : object
+        For training.
+    """
+    try:
+        return copy.deepcopy(value)
+    except Exception as error:
+        raise TypeError(
+            f"{name} cannot be copied ({error}), and fit trains a copy: pass a class or a function "
+            "in its place."
+        ) from error
+
+
+class Progress:
+    """Progress that nobody watches: the default of functions that report theirs."""
+
+    def begin(self):
+        """Begin a unit of work."""
+
+    def step(self, attributes=None, **figures):
+        """End a unit of work; return whether to stop."""
+        return False
+
+
+class FitProgress(Progress):
     """Progress of one fit: a bar on stderr if `verbose`, and scikit-learn's callbacks.
 
-    Use as a context manager inside a `fit_method`, one `step` per finished unit of work::
+    Use as a context manager inside a `fit_method`, around everything that sets a fitted attribute:
+    at its end, callbacks may use the estimator. `begin` comes before a unit of work and `step`
+    after it::
 
         with FitProgress(self, total=max_iter, X=X, y=y) as progress:
             for _ in range(max_iter):
+                progress.begin()
                 ...
-                if progress.step(loss=loss):
+                if progress.step(lambda: {"coef_": coef}, loss=loss):
                     break  # a callback asked to stop
 
     Parameters
@@ -46,23 +87,27 @@ class FitProgress:
     total : int or None
         The number of steps if it is known.
     X, y : array-like, default=None
-        The training data, handed to the callbacks.
+        The training data as the user gave it, handed to the callbacks.
     description : str, default="iteration"
         What one step is.
+    **metadata : array-like
+        What else `fit` was given and `score` takes, such as `qid`; None is left out.
     """
 
-    def __init__(self, estimator, total=None, X=None, y=None, description="iteration"):
+    def __init__(self, estimator, total=None, X=None, y=None, description="iteration", **metadata):
         self.estimator = estimator
         self.total = total
         self.description = description
-        self._data = {"X": X, "y": y}
+        metadata = {name: value for name, value in metadata.items() if value is not None}
+        self._data = {"X": X, "y": y, "metadata": metadata or None}
+        self._context: Any = None
+        self._task: Any = None
+        self._bar: Any = None
 
     def __enter__(self):
-        self._context = None
         if HAS_CALLBACKS:
             self._context = self.estimator._init_callback_context(max_subtasks=self.total)
             self._context.call_on_fit_task_begin(estimator=self.estimator, **self._data)
-        self._bar = None
         if getattr(self.estimator, "verbose", 0):
             from tqdm import tqdm
 
@@ -75,8 +120,14 @@ class FitProgress:
             )
         return self
 
+    def begin(self):
+        """Begin a unit of work."""
+        if self._context is not None:
+            self._task = self._context.subcontext(task_name=self.description)
+            self._task.call_on_fit_task_begin(estimator=self.estimator, **self._data)
+
     def step(self, attributes=None, **figures):
-        """Count one finished unit of work.
+        """End the unit of work that `begin` began.
 
         Parameters
         ----------
@@ -91,23 +142,33 @@ class FitProgress:
         stop : bool
             Whether a callback asks to stop.
         """
-        stop = False
-        if self._context is not None:
-            task = self._context.subcontext(task_name=self.description)
-            task.call_on_fit_task_begin(estimator=self.estimator, **self._data)
-            stop = task.call_on_fit_task_end(
-                estimator=self.estimator, reconstruction_attributes=attributes, **self._data
-            )
+        if self._context is not None and self._task is None:
+            raise RuntimeError("step ends what begin has begun: call begin before the work.")
+        stop = self._end_task(attributes)
         if self._bar is not None:
             if figures:
                 self._bar.set_postfix(figures, refresh=False)
             self._bar.update()
         return stop
 
+    def note(self, message):
+        """Tell the user something, above the bar, if `verbose`."""
+        if self._bar is not None and not self._bar.disable:
+            self._bar.write(f"{type(self.estimator).__name__}: {message}", file=sys.stderr)
+
+    def _end_task(self, attributes):
+        if self._task is None:
+            return False
+        task, self._task = self._task, None
+        return task.call_on_fit_task_end(
+            estimator=self.estimator, reconstruction_attributes=attributes, **self._data
+        )
+
     def __exit__(self, exc_type, exc, traceback):
         if self._bar is not None:
             self._bar.close()
         if self._context is not None and exc_type is None:
+            self._end_task(None)  # one that broke off, such as an epoch whose loss was not finite
             self._context.call_on_fit_task_end(
                 estimator=self.estimator, reconstruction_attributes={}, **self._data
             )

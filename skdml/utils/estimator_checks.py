@@ -34,6 +34,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from ._checks_callbacks import checks_of_callbacks
 from ._checks_fit import checks_of_fit
 from ._checks_input import checks_of_input
 from ._checks_output import checks_of_output
@@ -118,7 +119,13 @@ def skdml_checks(estimator: Any) -> Iterator[tuple[str, Callable[[Any], None]]]:
     >>> "check_bad_pairs" in checks, "check_bad_qid" in checks
     (True, False)
     """
-    for group in (checks_of_fit, checks_of_supervision, checks_of_input, checks_of_output):
+    for group in (
+        checks_of_fit,
+        checks_of_callbacks,
+        checks_of_supervision,
+        checks_of_input,
+        checks_of_output,
+    ):
         for check in group(estimator):
             yield check.__name__, check
 

@@ -37,7 +37,8 @@ def run(model, ranked, validation=None, learned=ALL, loss="lambda", max_epochs=1
     options = {
         "patience": 1000,
         "rng": np.random.default_rng(0),
-        "report": lambda **_: False,
+        "begin": lambda: None,
+        "report": lambda model, **_: False,
     } | options
     return train(model, ranked, validation, learned, loss, max_epochs, **options)
 
@@ -222,16 +223,25 @@ def test_patience_ends_the_training():
     assert len(history) == 4
 
 
-def test_report_sees_every_epoch_and_can_stop():
-    ranked, seen = ranking_problem(), []
+def test_begin_and_report_are_called_around_every_epoch_and_report_can_stop():
+    ranked, seen, order = ranking_problem(), [], []
 
-    def report(**figures):
-        seen.append(figures)
+    def report(model, **figures):
+        order.append("report")
+        seen.append((ndcg(model, ranked), figures))
         return len(seen) == 3
 
-    _, history = run(untrained_model(ranked), ranked, max_epochs=10, report=report)
-    assert len(seen) == len(history) == 3
-    for figures, epoch in zip(seen, history, strict=True):
+    trained, history = run(
+        untrained_model(ranked),
+        ranked,
+        max_epochs=10,
+        begin=lambda: order.append("begin"),
+        report=report,
+    )
+    assert order == ["begin", "report"] * 3
+    assert len(history) == 3
+    assert seen[-1][0] == pytest.approx(ndcg(trained, ranked))
+    for (_, figures), epoch in zip(seen, history, strict=True):
         assert figures.items() <= epoch.items()
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..._optional import optional_import
+from ...utils._torch import seeded_torch
 from ._clusters import facility_location, spectral
 from ._miners import check_miner, get_miner
 from ._pairs import binomial, contrastive, histogram, margin, multi_similarity
@@ -193,7 +194,7 @@ class NamedLoss(nn.Module):
         super().__init__()
         self.name, self.params = name, params
         # Wrong values of parameters show here, not in the first step of a training.
-        with torch.random.fork_rng(devices=[]):
+        with seeded_torch(0):
             cloud = params.get("cloud")
             width = math.prod(cloud) if isinstance(cloud, (tuple, list)) else 8
             self(torch.eye(4, width), torch.tensor([0, 0, 1, 1]))

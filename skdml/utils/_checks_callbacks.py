@@ -1,0 +1,103 @@
+"""Checks of scikit-learn's callbacks: tasks around the work, and models on the way."""
+
+from __future__ import annotations
+
+import sys
+
+from ._checks_common import assert_same, fit, fresh, outputs
+from ._sklearn import HAS_CALLBACKS
+
+# Modules whose calls are no work of a task.
+_REPORTING = ("sklearn.callback", "skdml.utils._fit", __name__)
+
+
+class _Recorder:
+    """A callback that notes when tasks begin and end, and how much was called before."""
+
+    def __init__(self):
+        self.events = []
+        self.n_calls = 0
+
+    def setup(self, estimator, context):
+        """Begin a fit."""
+        self.events.append(("setup", None, 0))
+
+    def on_fit_task_begin(self, estimator, context):
+        """Note a task that begins."""
+        self._note("begin", context)
+
+    def on_fit_task_end(self, estimator, context):
+        """Note a task that ends."""
+        self._note("end", context)
+
+    def teardown(self, estimator, context):
+        """End a fit."""
+        self.events.append(("teardown", None, 0))
+
+    def _note(self, what, context):
+        number = None if context.parent is None else context.task_id
+        self.events.append((what, number, self.n_calls))
+
+    def count(self, frame, event, argument):
+        """Count calls, as a profile function of Python."""
+        name = frame.f_globals.get("__name__") or ""
+        if event == "call" and not name.startswith(_REPORTING):
+            self.n_calls += 1
+
+
+class _Keeper(_Recorder):
+    """A callback that keeps the models on the way."""
+
+    def __init__(self):
+        super().__init__()
+        self.models = []
+
+    def on_fit_task_end(self, estimator, context, *, fitted_estimator=None):
+        """Keep a model."""
+        self.models.append((context.parent is None, fitted_estimator))
+
+
+def check_callback_tasks(estimator):
+    """Tasks are inside the fit, one after the other, each around some work."""
+    recorder = _Recorder()
+    model = fresh(estimator).set_callbacks(recorder)
+    sys.setprofile(recorder.count)
+    try:
+        fit(model)
+    finally:
+        sys.setprofile(None)
+    events = recorder.events
+    assert [event[0] for event in (events[0], events[-1])] == ["setup", "teardown"]
+    inner = events[1:-1]
+    assert [event[:2] for event in (inner[0], inner[-1])] == [("begin", None), ("end", None)], (
+        "the task of the whole fit does not begin first and end last"
+    )
+    tasks = inner[1:-1]
+    expected = [(what, i) for i in range(len(tasks) // 2) for what in ("begin", "end")]
+    assert [event[:2] for event in tasks] == expected, "tasks do not begin and end in turn"
+    for begin, end in zip(tasks[::2], tasks[1::2], strict=True):
+        assert end[2] > begin[2], f"task {begin[1]} begins and ends without any work in between"
+
+
+def check_callback_models(estimator):
+    """Models that callbacks get on the way work, and getting them does not change the fit."""
+    keeper = _Keeper()
+    expected = outputs(fit(fresh(estimator)))
+    model = fit(fresh(estimator).set_callbacks(keeper))
+    assert_same(outputs(model), expected, "with a callback that looks at the model")
+    is_whole, last = keeper.models[-1]
+    assert is_whole, "the end of the whole fit is not the last task"
+    assert last is not None, "no model at the end of the whole fit"
+    assert_same(outputs(last), expected, "of the model at the end of fit")
+    on_the_way = [found for is_whole, found in keeper.models if not is_whole and found is not None]
+    if {"max_iter", "max_epochs"} & estimator.get_params().keys():
+        assert on_the_way, "an estimator with iterations gives callbacks no model of any of them"
+    for found in on_the_way:
+        assert outputs(found).keys() == expected.keys(), "methods of a model on the way"
+
+
+def checks_of_callbacks(estimator):
+    """Yield the checks of this module that concern the estimator."""
+    if HAS_CALLBACKS and hasattr(estimator, "set_callbacks"):
+        yield check_callback_tasks
+        yield check_callback_models
