@@ -17,6 +17,8 @@ from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.utils import check_array, check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
+from .utils.validation import as_array, encode
+
 __all__ = ["check_pairs", "make_local_pairs", "make_pairs", "make_triplets"]
 
 
@@ -343,14 +345,15 @@ def _check_classes(counts):
 
 
 def _class_codes(y):
-    y = column_or_1d(y, warn=True)
+    y = column_or_1d(as_array(y), warn=True)
+    encode(y, "y")
     if len(y) < 2:
         raise ValueError(f"y has {len(y)} sample(s): at least two are needed to form a pair.")
     try:
         check_classification_targets(y)
     except ValueError as error:
         raise ValueError(f"y must hold class labels: {error}") from error
-    return np.unique(y, return_inverse=True)[1]
+    return encode(y, "y")[1]
 
 
 def _sorted_classes(y):

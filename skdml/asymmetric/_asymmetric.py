@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..utils._fit import FitProgress, fit_method
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions, validate_data
+from ..utils.validation import as_dense
 from ._asymmetric_solver import Problem, hold_out, train
 from ._initial import aligned_map, given_maps, initial_map
 from ._input import (
@@ -226,6 +227,7 @@ class AsymmetricMetricClassifier(
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
@@ -237,8 +239,8 @@ class AsymmetricMetricClassifier(
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
-            The database rows.
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            The database rows. Sparse rows are made dense.
         y : array-like of shape (n_samples,)
             Their classes, numbers or strings.
         X_query : array-like of shape (n_queries, n_features), default=None
@@ -279,7 +281,15 @@ class AsymmetricMetricClassifier(
     def _check_problem(self, X, y, X_query, y_query, rng):
         """Validate the input of `fit`."""
         name = type(self).__name__
-        X = validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=2)
+        X = as_dense(
+            validate_data(
+                self,
+                X,
+                accept_sparse="csr",
+                dtype=[np.float64, np.float32],
+                ensure_min_samples=2,
+            )
+        )
         self.classes_, codes = encode_labels(y, len(X), name)
         if X_query is None:
             if y_query is not None:
@@ -303,11 +313,14 @@ class AsymmetricMetricClassifier(
     def _check_rows(self, X, name="X"):
         """Validate rows of any other method than `fit`, or any other rows than X."""
         try:
-            return validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+            X = validate_data(
+                self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False
+            )
         except ValueError as error:
             if name == "X":
                 raise
             raise ValueError(re.sub(r"\bX\b", name, str(error))) from error
+        return as_dense(X, name)
 
     def _fit_linear(self, problem, rng, progress):
         """Learn U and V, of centred rows in a unit that C and lr can rely on."""

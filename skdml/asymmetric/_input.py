@@ -10,12 +10,13 @@ from sklearn.utils import check_array, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
 from .._optional import optional_import
+from ..utils.validation import as_array, encode
 
 
 def encode_labels(y: Any, n_samples: int, estimator: str) -> tuple[NDArray, NDArray]:
     """Return the classes, sorted, and the number of each sample's class."""
     y = check_labels(y, n_samples, "y", "X", estimator)
-    classes, codes = np.unique(y, return_inverse=True)
+    classes, codes = encode(y, "y")
     if len(classes) < 2:
         raise ValueError(
             f"y has only one class, {classes[0]!r}: at least two classes are needed to learn what "
@@ -43,8 +44,9 @@ def check_labels(y: Any, n_samples: int, name: str, rows: str, estimator: str) -
             f"{estimator} requires {name} to be passed, but the target {name} is None. Pass the "
             f"class of each row of {rows}."
         )
-    y = check_array(y, ensure_2d=False, dtype=None, input_name=name)
+    y = check_array(as_array(y), ensure_2d=False, dtype=None, input_name=name)
     y = column_or_1d(y, warn=True)
+    encode(y, name)
     if len(y) != n_samples:
         raise ValueError(
             f"{name} has {len(y)} labels for {n_samples} rows of {rows}: one label per row is "

@@ -23,7 +23,7 @@ class ClassBatches:
 
     Parameters
     ----------
-    X : tensor of shape (n_samples, ...)
+    X : tensor of shape (n_samples, ...) or Rows
         The samples.
     y : tensor of shape (n_samples,)
         Class numbers from 0.
@@ -42,7 +42,7 @@ class ClassBatches:
 
     def __init__(
         self,
-        X: torch.Tensor,
+        X: Any,
         y: torch.Tensor,
         classes_per_batch: int,
         samples_per_class: int,

@@ -6,6 +6,7 @@ import copy
 from numbers import Integral, Real
 
 import numpy as np
+import torch
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
@@ -18,7 +19,7 @@ from ._input import check_changes, encode_labels
 from ._modules import NAMED
 from ._net import embed
 from ._ranks import world_size
-from ._samples import SamplesMixin
+from ._samples import Rows, SamplesMixin, page_release
 from ._training import TrainingMixin
 from ._transport import FEATURE_MAP
 
@@ -304,7 +305,8 @@ class DeepMetricEmbedder(
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features) or (n_samples, channels, height, width)
-            The samples.
+            The samples. A memory-mapped array of float32 stays on disk, as for
+            ``np.load(path, mmap_mode="r")``.
         y : array-like of shape (n_samples,)
             Class labels, numbers or strings.
 
@@ -334,7 +336,7 @@ class DeepMetricEmbedder(
 
                 self.__dict__.update(train(self, samples, codes, seed, progress))
             else:
-                self._fit_net(samples, codes, seed, progress)
+                self._fit_net(samples, codes, seed, progress, page_release(X))
             self.__dict__.update(self._net_attributes(self.net_, self.net_.module_, samples))
         return self
 
@@ -370,7 +372,9 @@ class DeepMetricEmbedder(
         """
         check_is_fitted(self)
         X, _ = self._check_samples(X, reset=False)
-        return embed(self.module_, self._to_tensor(X), self.net_.device).astype(X.dtype)
+        samples = self._to_tensor(X)
+        rows = Rows(samples, torch.arange(len(samples)), page_release(X))
+        return embed(self.module_, rows, self.net_.device).astype(X.dtype, copy=False)
 
     @property
     def _n_features_out(self):

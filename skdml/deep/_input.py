@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ..utils.validation import as_array, encode
+
 
 def flat_shape(n_features: int, input_shape: Any, module: Any) -> tuple[int, ...]:
     """Return the shape of a sample that came as a row."""
@@ -72,7 +74,7 @@ def encode_labels(y: Any, n_samples: int, name: str) -> tuple[np.ndarray, np.nda
     """
     if y is None:
         raise ValueError(f"{name} requires y to be passed, but the target y is None.")
-    y = np.asarray(y)
+    y = as_array(y)
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.shape != (n_samples,):
@@ -87,7 +89,7 @@ def encode_labels(y: Any, n_samples: int, name: str) -> tuple[np.ndarray, np.nda
             f"y has -1 for {int(np.sum(y == -1))} samples, which stands for no label. {name} "
             "learns from labelled samples: leave them out, or use SSDMLEmbedder."
         )
-    classes, codes = np.unique(y, return_inverse=True)
+    classes, codes = encode(y, "y")
     if len(classes) < 2:
         raise ValueError(
             "y has only one class: at least two are needed to learn what is different."

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from ..metrics import recall_at_k
 from ._modules import check_embeddings
+from ._samples import Rows
 
 # Rows of a forward pass without gradients, padded to whole multiples of a few.
 _CHUNK = 512
@@ -142,12 +143,13 @@ class EpochCallback(Callback):
             raise KeyboardInterrupt  # ends the training, as skorch has it
 
 
-def embed(module: Any, X: torch.Tensor, device: str = "cpu") -> np.ndarray:
+def embed(module: Any, X: torch.Tensor | Rows, device: str = "cpu") -> np.ndarray:
     """Return unit-length embeddings of samples, a part at a time, without gradients."""
     module.eval()
     parts = []
     with torch.inference_mode():
-        for part in torch.split(X, _CHUNK):
+        for first in range(0, len(X), _CHUNK):
+            part = X[first : first + _CHUNK]
             # Whole blocks: a matrix product rounds the last rows of an odd number differently,
             # and the embedding of a sample should not depend on what it comes with.
             n_rows = len(part)

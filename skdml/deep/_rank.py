@@ -146,7 +146,7 @@ def train_rank(
             codes,
             seed,
             progress,
-            ranks,
+            ranks=ranks,
             checkpoints=checkpoints,
             first_epoch=first_epoch,
         )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +16,56 @@ from sklearn.utils.validation import check_is_fitted
 from ..utils._pairs import check_index_pairs
 from ..utils._sklearn import validate_data
 from ._input import flat_shape
+
+# Rows of a file are checked so many bytes, and drawn so many, at a time: with each comes what is
+# around it in the file.
+_BLOCK_BYTES = 2**22
+_ROWS_AT_ONCE = 64
+
+
+class Rows:
+    """Some rows of a tensor, copied when they are asked for.
+
+    Parameters
+    ----------
+    samples : tensor of shape (n_samples, ...)
+        All samples, which may lie in a file.
+    rows : tensor of shape (n_rows,)
+        Which of them.
+    release : callable or None
+        What `page_release` returned.
+    """
+
+    def __init__(
+        self, samples: torch.Tensor, rows: torch.Tensor, release: Callable[[], None] | None
+    ):
+        self._samples, self._rows, self._release = samples, rows, release
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        rows = self._rows[index]
+        if self._release is None:
+            return self._samples[rows]
+        parts = []
+        for some in rows.split(_ROWS_AT_ONCE):
+            parts.append(self._samples[some])
+            self._release()
+        return torch.cat(parts)
+
+
+def page_release(X: Any) -> Callable[[], None] | None:
+    """Return a function that lets the pages of a memory-mapped array go from memory.
+
+    Pages that were read count as memory of the process until the system needs their place. None for
+    other arrays, and for private mappings, whose changes would be lost.
+    """
+    mapping = getattr(X, "_mmap", None)
+    is_shared = isinstance(X, np.memmap) and X.mode in ("r", "r+", "w+")
+    if mapping is None or not is_shared or not hasattr(mmap, "MADV_DONTNEED"):
+        return None
+    return lambda: mapping.madvise(mmap.MADV_DONTNEED)
 
 
 class SamplesMixin(BaseEstimator):
@@ -29,18 +82,18 @@ class SamplesMixin(BaseEstimator):
         if isinstance(X, torch.Tensor):
             X = X.numpy(force=True)
         elif not (hasattr(X, "columns") or sparse.issparse(X)):  # a dataframe has names
-            X = np.asarray(X)
+            X = np.asanyarray(X)
         sample_shape = None
-        if X.ndim == 4:
+        if getattr(X, "ndim", 2) == 4:
             sample_shape = tuple(X.shape[1:])
             X = X.reshape(len(X), -1)
-        X = validate_data(
-            self,
-            X,
-            dtype=[np.float64, np.float32],
-            reset=reset,
-            ensure_min_samples=2 if reset else 1,
-        )
+        n_least = 2 if reset else 1
+        if isinstance(X, np.memmap) and X.dtype == np.float32 and X.ndim == 2 and len(X) >= n_least:
+            self._check_file(X, reset)
+        else:
+            X = validate_data(
+                self, X, dtype=[np.float64, np.float32], reset=reset, ensure_min_samples=n_least
+            )
         if sample_shape is None:
             sample_shape = flat_shape(X.shape[1], self.input_shape, self.module)
         if not reset and sample_shape != self._sample_shape:
@@ -50,8 +103,21 @@ class SamplesMixin(BaseEstimator):
             )
         return X, sample_shape
 
+    def _check_file(self, X, reset):
+        """Validate rows of float32 in a file, without reading all of it into memory at once."""
+        release = page_release(X)
+        n_rows = max(1, _BLOCK_BYTES // max(1, X[:1].nbytes))
+        for first in range(0, len(X), n_rows):
+            validate_data(self, X[first : first + n_rows], dtype=np.float32, reset=reset)
+            reset = False
+            if release is not None:
+                release()
+
     def _to_tensor(self, X):
-        return torch.from_numpy(np.array(X, dtype=np.float32)).reshape(-1, *self._sample_shape)
+        X = np.asarray(X, dtype=np.float32)
+        with warnings.catch_warnings():  # nothing is written to it
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+            return torch.from_numpy(X).reshape(-1, *self._sample_shape)
 
     def _embed_pairs(self, pairs, X):
         """Return the embeddings of the left and of the right samples of pairs.

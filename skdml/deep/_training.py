@@ -14,6 +14,7 @@ from sklearn.model_selection import StratifiedShuffleSplit
 from ..utils._torch import seeded_torch
 from ._assembly import AssemblyMixin
 from ._net import EpochCallback, Interrupted, NotFinite
+from ._samples import Rows
 
 
 class TrainingMixin(AssemblyMixin):
@@ -23,14 +24,16 @@ class TrainingMixin(AssemblyMixin):
     net_: Any
     _net_attributes: Any
 
-    def _fit_net(self, samples, codes, seed, progress, ranks=None, **net_params):
+    def _fit_net(self, samples, codes, seed, progress, release=None, ranks=None, **net_params):
         """Train here, alone or as one of several ranks."""
-        labels = torch.from_numpy(codes)
         train, validation = self._split(codes, seed)
+        rows, labels = (
+            Rows(samples, torch.from_numpy(train), release),
+            torch.from_numpy(codes[train]),
+        )
         held_out = None
         if validation is not None:
-            held_out = samples[validation], codes[validation]
-            samples, labels = samples[train], labels[train]
+            held_out = Rows(samples, torch.from_numpy(validation), release), codes[validation]
         average = None if ranks is None else ranks.mean
 
         def attributes(net):
@@ -38,10 +41,10 @@ class TrainingMixin(AssemblyMixin):
 
         watch = EpochCallback(progress, held_out, average, self._make_metric, attributes)
         with seeded_torch(seed):
-            batches = self._make_batches(samples, labels, seed, ranks)
+            batches = self._make_batches(rows, labels, seed, ranks)
             self.net_ = self._make_net(watch, len(batches), seed, ranks, **net_params)
             self.net_.make_batches = lambda dataset: batches
-            self._train(watch, samples, labels)
+            self._train(watch, rows, labels)
 
     def _split(self, codes, seed):
         """Return the rows to train on and those held out, or None."""
@@ -59,9 +62,9 @@ class TrainingMixin(AssemblyMixin):
                 f"validation_fraction={fraction}: cannot hold out samples of each class: {error}"
             ) from error
 
-    def _train(self, watch, samples, labels):
+    def _train(self, watch, rows, labels):
         try:
-            self.net_.fit(samples, labels)
+            self.net_.fit(rows, labels)
         except Interrupted:
             raise KeyboardInterrupt from None
         except NotFinite as error:

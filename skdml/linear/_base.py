@@ -14,6 +14,7 @@ from .._parallel import is_dask_array
 from ..constraints import check_pairs, make_pairs
 from ..utils._pairs import check_index_pairs
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions, validate_data
+from ..utils.validation import as_array
 
 
 class LinearMetricLearner(
@@ -68,7 +69,7 @@ class LinearMetricLearner(
             )
         if pairs is not None:
             return X, *check_pairs(pairs, pair_labels, n_samples)
-        y = np.asarray(y)  # a dask array of labels is small
+        y = as_array(y)  # a dask array of labels is small
         if y.shape[:1] != (n_samples,):
             raise ValueError(
                 f"y has {y.shape[0] if y.ndim else 'no'} entries for {n_samples} samples of X: "

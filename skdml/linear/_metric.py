@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.utils import check_array
+
+from ..utils.validation import refuse_if_too_large
 
 
 class SparseRows:
@@ -172,7 +173,7 @@ class MahalanobisMetric:
         if self.scale == 0:
             # No identity part: the coordinates along the directions say everything.
             return (along * root).astype(_float_dtype(X), copy=False)
-        _refuse_if_too_large(
+        refuse_if_too_large(
             X.shape,
             "transform would return a dense array",
             "Set n_components for a small output, or use pair_distance / get_metric().",
@@ -259,7 +260,7 @@ class MahalanobisMetric:
         A : ndarray of shape (n_features, n_features)
             Symmetric, positive semi-definite.
         """
-        _refuse_if_too_large(
+        refuse_if_too_large(
             (self.n_features, self.n_features),
             "The Mahalanobis matrix is an array",
             "Use transform, pair_distance or get_metric(), which never build it.",
@@ -281,17 +282,3 @@ class MahalanobisMetric:
 
 def _float_dtype(X):
     return np.float32 if X.dtype == np.float32 else np.float64
-
-
-def _refuse_if_too_large(shape, what, advice):
-    """Raise before an allocation that would not fit into half of the machine's memory."""
-    size = 8 * shape[0] * shape[1]
-    try:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # not told on this platform
-        return
-    if size > memory / 2:
-        raise MemoryError(
-            f"{what} of {shape[0]} x {shape[1]} numbers ({size / 2**30:.1f} GiB), more than half "
-            f"of this machine's memory ({memory / 2**30:.1f} GiB). {advice}"
-        )

@@ -6,7 +6,8 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import normalized_mutual_info_score
 from sklearn.metrics.cluster import pair_confusion_matrix
 
-from ._validation import check_count, check_embeddings, check_vector, encode
+from ..utils.validation import encode
+from ._validation import check_count, check_embeddings, check_vector
 
 
 def _clusters(

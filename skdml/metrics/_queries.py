@@ -8,7 +8,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ._validation import check_count, check_numbers, check_vector, encode
+from ..utils.validation import encode
+from ._validation import check_count, check_numbers, check_vector
 
 NoRelevant = Literal["skip", "zero", "one"]
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..utils.validation import encode
 from ._neighbors import Metric, nearest
-from ._validation import check_count, check_embeddings, check_vector, encode
+from ._validation import check_count, check_embeddings, check_vector
 
 
 @dataclass

@@ -7,6 +7,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import check_array
 
+from ..utils.validation import as_array
+
 
 def check_embeddings(values: ArrayLike, name: str, min_samples: int = 1) -> np.ndarray:
     """Return a finite 2-d float32 or float64 array, or say what is wrong with `name`."""
@@ -34,7 +36,7 @@ def check_embeddings(values: ArrayLike, name: str, min_samples: int = 1) -> np.n
 
 def check_vector(values: ArrayLike, name: str, length: int | None = None) -> np.ndarray:
     """Return a non-empty one-dimensional array of the given length."""
-    vector = np.asarray(values)
+    vector = as_array(values)
     if vector.ndim != 1:
         raise ValueError(f"{name} must be one-dimensional, got shape {vector.shape}.")
     if length is not None and len(vector) != length:
@@ -56,19 +58,6 @@ def check_numbers(values: ArrayLike, name: str, length: int | None = None) -> np
     if not np.isfinite(vector).all():
         raise ValueError(f"{name} must be finite, but it contains NaN or infinity.")
     return vector
-
-
-def encode(values: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct values, sorted, and the position of each entry among them."""
-    if values.dtype.kind in "fc" and np.isnan(values).any():
-        raise ValueError(f"{name} must not contain NaN.")
-    try:
-        distinct, codes = np.unique(values, return_inverse=True)
-    except TypeError as error:
-        raise TypeError(
-            f"{name} must be all numbers or all strings, without missing values."
-        ) from error
-    return distinct, codes
 
 
 def check_count(value: Any, name: str) -> int:

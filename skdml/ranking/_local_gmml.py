@@ -17,6 +17,7 @@ from ..metrics import mean_ndcg, ndcg_by_query
 from ..metrics._validation import check_numbers
 from ..utils._fit import FitProgress, fit_method
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions, validate_data
+from ..utils.validation import as_dense
 from ._local_gmml_solver import build_model, fit_query_weights, train
 from ._local_metrics import choose_rank, draw_groups, learn_local_metric
 from ._queries import Candidates, Queries, column_scale, group_rows, make_features
@@ -184,6 +185,7 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
         tags.target_tags.required = True
         tags.target_tags.positive_only = True
         return tags
@@ -194,8 +196,9 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : array-like of shape (n_documents, n_features)
-            The documents. A dask array is gathered: its chunks may split a query.
+        X : {array-like, sparse matrix} of shape (n_documents, n_features)
+            The documents. Sparse ones are made dense. A dask array is gathered: its chunks may
+            split a query.
         y : array-like of shape (n_documents,)
             Their relevance, 0 or above; the grades need not be integers.
         qid : array-like of shape (n_documents,), default=None
@@ -276,12 +279,18 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
         try:
             # one document has no order
             X = validate_data(
-                self, X, dtype=np.float64, reset=reset, ensure_min_samples=2 if reset else 1
+                self,
+                X,
+                accept_sparse="csr",
+                dtype=np.float64,
+                reset=reset,
+                ensure_min_samples=2 if reset else 1,
             )
         except ValueError as error:
             if not suffix:
                 raise
             raise ValueError(re.sub(r"\bX\b", f"X{suffix}", str(error))) from error
+        X = as_dense(X, f"X{suffix}")
         y = np.asarray(y)
         if y.ndim == 2 and y.shape[1] == 1:
             y = y[:, 0]
@@ -413,7 +422,7 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
             Only their order within a query has a meaning.
         """
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=np.float64, reset=False)
+        X = as_dense(validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False))
         queries = group_rows(qid, len(X)).by_size()
         examples = self._check_examples(query, len(X))
         scores = np.empty(len(X))
@@ -425,7 +434,10 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
     def _check_examples(self, query, n_rows):
         if query is None:
             return None
-        query = check_array(query, dtype=np.float64, input_name="query", ensure_2d=False)
+        query = check_array(
+            query, accept_sparse="csr", dtype=np.float64, input_name="query", ensure_2d=False
+        )
+        query = as_dense(query, "query")
         if (
             query.ndim != 2
             or query.shape[1] != self.n_features_in_

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..metrics._validation import check_vector, encode
+from ..metrics._validation import check_vector
+from ..utils.validation import encode
 
 # Ranks lie between -1 and 1 and are spread evenly; so scaled, they vary as much as z-scores.
 _RANK_SCALE = np.sqrt(3.0)

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..utils.validation import as_array, encode
+
 
 def labelled_rows(y: Any) -> NDArray[np.bool_]:
     """Tell which labels are not -1.
@@ -22,7 +24,7 @@ def labelled_rows(y: Any) -> NDArray[np.bool_]:
     labelled : ndarray of bool, of shape (n_samples,)
         True where there is a label.
     """
-    y = np.asarray(y)
+    y = as_array(y)
     return np.array(y != -1) if y.dtype.kind in "iufO" else np.ones(y.shape, dtype=bool)
 
 
@@ -51,7 +53,7 @@ def encode_partial_labels(
     """
     if y is None:
         raise ValueError(f"{name} requires y to be passed, but the target y is None.")
-    y = np.asarray(y)
+    y = as_array(y)
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.shape != (n_samples,):
@@ -71,7 +73,7 @@ def encode_partial_labels(
     known = y[labelled]
     if known.dtype.kind == "f" and not np.isfinite(known).all():
         raise ValueError("y contains NaN or infinity: give -1 to samples without a label.")
-    classes, positions = np.unique(known, return_inverse=True)
+    classes, positions = encode(known, "y")
     if len(classes) < 2:
         raise ValueError(
             "y has only one class beside -1: at least two are needed to learn what is different."

@@ -26,6 +26,7 @@ from ..metrics import recall_at_k
 from ..utils._fit import FitProgress, copy_part, fit_method
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions
 from ..utils._torch import seeded_torch
+from ..utils.validation import as_array
 from ._input import check_neighbors, encode_partial_labels, labelled_rows
 from ._ssdml_objectives import make_objective
 from ._ssdml_training import MetricModel, Plan, final_factor, propagate_all, train
@@ -479,4 +480,4 @@ class SSDMLEmbedder(
         labelled = labelled_rows(y)
         if labelled.sum() < 2:
             raise ValueError("y has less than two labelled samples: there is nothing to score.")
-        return recall_at_k(embeddings[labelled], np.asarray(y)[labelled], k=1)
+        return recall_at_k(embeddings[labelled], as_array(y)[labelled], k=1)

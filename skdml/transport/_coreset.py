@@ -13,8 +13,9 @@ from sklearn.neighbors import NearestNeighbors
 from sklearn.utils import check_array, check_random_state
 
 from .._optional import optional_import
-from ..metrics._validation import check_vector, encode
+from ..metrics._validation import check_vector
 from ..utils._sklearn import Interval, validate_params
+from ..utils.validation import encode
 from ._sinkhorn import (
     check_cloud,
     check_transport,

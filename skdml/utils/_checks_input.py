@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from functools import partial
 
 import numpy as np
@@ -10,6 +12,7 @@ from sklearn.exceptions import NotFittedError
 from ._checks_common import (
     ROW_METHODS,
     Data,
+    assert_close,
     assert_raises,
     calls,
     fit,
@@ -18,6 +21,7 @@ from ._checks_common import (
     parameter,
     requires_target,
     takes_classes,
+    with_qid,
 )
 
 
@@ -75,6 +79,16 @@ def check_missing_target(estimator):
     assert_raises(call, "fit without y", parameter("y"))
 
 
+def check_mixed_labels(estimator):
+    """Numbers and strings among the labels: an error that names y, not strings in their place."""
+    data = make_data()
+    mixed = ["one" if label == 1 else int(label) for label in data.y]
+    for y in (mixed, np.array(mixed, dtype=object)):
+        call = partial(fit, fresh(estimator), data._replace(y=y))
+        what = f"fit on a {type(y).__name__} of numbers and strings"
+        assert_raises(call, what, parameter("y"), "number", error=(TypeError, ValueError))
+
+
 def check_nan_in_target(estimator):
     """NaN in y: an error that names it."""
     data = make_data()
@@ -105,6 +119,28 @@ def check_number_of_features(estimator):
             assert_raises(calls(fitted, wrong)["pair_distance"], f"pair_distance of {what}", named)
 
 
+def check_frames(estimator):
+    """Frames of pandas and polars give what arrays give, and their names of columns are kept."""
+    data = make_data()
+    expected = fit(fresh(estimator), data)
+    columns = [f"column{i}" for i in range(data.X.shape[1])]
+    for package in ("pandas", "polars"):
+        if importlib.util.find_spec(package) is None:
+            continue
+        frames = importlib.import_module(package)
+        polars = package == "polars"
+        X = frames.DataFrame(data.X, **{"schema" if polars else "columns": columns})
+        own = Data(X, frames.Series(data.y), frames.Series(data.qid))
+        model = fit(fresh(estimator), own)
+        names = getattr(model, "feature_names_in_", [])
+        assert list(names) == columns, f"the names of the columns of {package}: {list(names)}"
+        for name in _row_calls(expected, data.X):
+            method = getattr(model, name)
+            actual = method(X, **with_qid(method, own.qid))
+            wanted = getattr(expected, name)(data.X, **with_qid(method, data.qid))
+            assert_close(actual, wanted, f"{name} of a frame of {package}")
+
+
 def check_not_fitted(estimator):
     """Every method of an estimator without a fit raises NotFittedError."""
     for name, call in calls(fresh(estimator)).items():
@@ -124,6 +160,7 @@ def checks_of_input(estimator):
         check_one_sample,
         check_rows_of_one_dimension,
         check_number_of_features,
+        check_frames,
         check_not_fitted,
     )
     if requires_target(estimator):
@@ -132,4 +169,5 @@ def checks_of_input(estimator):
             check_missing_target,
             check_nan_in_target,
             check_length_of_target,
+            check_mixed_labels,
         )

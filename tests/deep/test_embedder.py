@@ -1,4 +1,5 @@
 import io
+import os
 import pickle
 import subprocess
 import sys
@@ -345,3 +346,69 @@ def test_one_sample_classes_and_few_classes(digits):
         warnings.simplefilter("error")
         assert quick(max_epochs=1).fit(X, labels).transform(X).shape == (400, 64)
         assert quick(max_epochs=1).fit(X[:6], [0, 0, 1, 1, 2, 2]).transform(X).shape == (400, 64)
+
+
+_FIT_FROM_DISK = """
+import resource, sys
+import numpy as np
+from skdml import DeepMetricEmbedder
+
+X, y = np.load("X.npy", mmap_mode="r"), np.load("y.npy")
+model = DeepMetricEmbedder(
+    max_epochs=1, classes_per_batch=10, samples_per_class=50, random_state=0, **eval(sys.argv[1])
+)
+model.fit(X[:1000], y[:1000])  # what packages take
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+model.fit(X, y)
+model.transform(X)
+grown = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+embeddings = 4 * 64 * len(X)
+print((grown - embeddings) / X.nbytes)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="pages are let go on Linux only")
+@pytest.mark.parametrize("params", [{}, {"validation_fraction": 0.3}])
+def test_a_memory_mapped_array_stays_on_disk(params, tmp_path):
+    n_rows, n_features = 50_000, 1024
+    X = np.lib.format.open_memmap(
+        tmp_path / "X.npy", "w+", dtype=np.float32, shape=(n_rows, n_features)
+    )
+    rng = np.random.default_rng(0)
+    for first in range(0, n_rows, 5000):
+        X[first : first + 5000] = rng.random((5000, n_features), dtype=np.float32)
+    X.flush()
+    np.save(tmp_path / "y.npy", np.arange(n_rows) % 10)
+    done = subprocess.run(
+        [sys.executable, "-c", _FIT_FROM_DISK, repr(params)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=250,
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 0.15
+
+
+def test_memory_mapped_arrays_give_what_arrays_give(tmp_path):
+    X, y = load_wine(return_X_y=True)
+    X = StandardScaler().fit_transform(X).astype(np.float32)
+    np.save(tmp_path / "X.npy", X)
+    mapped = np.load(tmp_path / "X.npy", mmap_mode="r")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = quick().fit(mapped, y)
+    expected = quick().fit(X, y)
+    np.testing.assert_array_equal(model.transform(mapped), expected.transform(X))
+    private = np.load(tmp_path / "X.npy", mmap_mode="c")
+    private[0] = X[1]  # which letting pages go would undo
+    quick().fit(private, y)
+    np.testing.assert_array_equal(private[0], X[1])
+    bad = X.copy()
+    bad[-1, 0] = np.nan
+    np.save(tmp_path / "bad.npy", bad)
+    with pytest.raises(ValueError, match="X contains NaN"):
+        quick().fit(np.load(tmp_path / "bad.npy", mmap_mode="r"), y)
+    with pytest.raises(ValueError, match="X has 3 features"):
+        model.transform(np.load(tmp_path / "X.npy", mmap_mode="r")[:, :3])
