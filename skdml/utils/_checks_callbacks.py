@@ -7,16 +7,19 @@ import sys
 from ._checks_common import assert_same, fit, fresh, outputs
 from ._sklearn import HAS_CALLBACKS
 
-# Modules whose calls are no work of a task.
+# Packages whose calls are the work of a task, as are those of the estimator's own module; and
+# modules of them that report it.
+_WORKING = ("skdml", "sklearn", "numpy", "scipy", "torch", "skorch")
 _REPORTING = ("sklearn.callback", "skdml.utils._fit", __name__)
 
 
 class _Recorder:
     """A callback that notes when tasks begin and end, and how much was called before."""
 
-    def __init__(self):
+    def __init__(self, estimator):
         self.events = []
         self.n_calls = 0
+        self._working = (*_WORKING, type(estimator).__module__)
 
     def setup(self, estimator, context):
         """Begin a fit."""
@@ -41,15 +44,15 @@ class _Recorder:
     def count(self, frame, event, argument):
         """Count calls, as a profile function of Python."""
         name = frame.f_globals.get("__name__") or ""
-        if event == "call" and not name.startswith(_REPORTING):
+        if event == "call" and name.startswith(self._working) and not name.startswith(_REPORTING):
             self.n_calls += 1
 
 
 class _Keeper(_Recorder):
     """A callback that keeps the models on the way."""
 
-    def __init__(self):
-        super().__init__()
+    def __init__(self, estimator):
+        super().__init__(estimator)
         self.models = []
 
     def on_fit_task_end(self, estimator, context, *, fitted_estimator=None):
@@ -59,7 +62,7 @@ class _Keeper(_Recorder):
 
 def check_callback_tasks(estimator):
     """Tasks are inside the fit, one after the other, each around some work."""
-    recorder = _Recorder()
+    recorder = _Recorder(estimator)
     model = fresh(estimator).set_callbacks(recorder)
     sys.setprofile(recorder.count)
     try:
@@ -81,7 +84,7 @@ def check_callback_tasks(estimator):
 
 def check_callback_models(estimator):
     """Models that callbacks get on the way work, and getting them does not change the fit."""
-    keeper = _Keeper()
+    keeper = _Keeper(estimator)
     expected = outputs(fit(fresh(estimator)))
     model = fit(fresh(estimator).set_callbacks(keeper))
     assert_same(outputs(model), expected, "with a callback that looks at the model")

@@ -8,6 +8,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skdml.utils._fit import fit_method
 from skdml.utils._sklearn import validate_data
+from skdml.utils.validation import as_array, encode
 
 
 def check_rows(model, X, reset=False):
@@ -20,7 +21,8 @@ def check_rows(model, X, reset=False):
 def check_target(y, X):
     if y is None:
         raise ValueError("y is missing")
-    y = check_array(y, ensure_2d=False, dtype=None, input_name="y")
+    y = check_array(as_array(y), ensure_2d=False, dtype=None, input_name="y")
+    encode(y, "y")
     if len(y) != len(X):
         raise ValueError("y and X differ in length")
     return y

@@ -1,6 +1,8 @@
 """Estimators that are wrong in one way each, and what the checks say of them."""
 
+import importlib.util
 import sys
+import threading
 import warnings
 
 import numpy as np
@@ -9,7 +11,8 @@ from toys import Asymmetric, FullySupervised, Generator, Ranker, SemiSupervised
 
 from skdml import GMMLTransformer
 from skdml.constraints import make_pairs
-from skdml.utils._fit import fit_method
+from skdml.utils._fit import FitProgress, fit_method
+from skdml.utils._sklearn import HAS_CALLBACKS, EstimatorMixin
 
 
 class IgnoresTheSeed(GMMLTransformer):
@@ -357,11 +360,66 @@ class SamplesTheSame(Generator):
         return super().sample(n_samples, random_state=0)
 
 
+class DependsOnItsThread(GMMLTransformer):
+    def fit(self, X, y=None, **others):
+        super().fit(X, y, **others)
+        self.shift_ = 0.0 if threading.current_thread() is threading.main_thread() else 1.0
+        return self
+
+    def transform(self, X):
+        return super().transform(X) + self.shift_
+
+
+class TrainsTheLossItIsGiven(SemiSupervised):
+    _parameter_constraints: dict = {"loss": [callable, None]}
+
+    def __init__(self, loss=None, random_state=None):
+        self.loss = loss
+        self.random_state = random_state
+
+    def fit(self, X, y=None):
+        if self.loss is not None:
+            self.loss.scale.data += 1
+        return super().fit(X, y)
+
+
+class ReportsAfterTheWork(EstimatorMixin, SemiSupervised):
+    def fit(self, X, y=None):
+        super().fit(X, y)
+        return self._report(X, y)
+
+    @fit_method
+    def _report(self, X, y):
+        with FitProgress(self, total=1, X=X, y=y) as progress:
+            progress.begin()
+            progress.step()
+        return self
+
+
+class EndsBeforeItIsFitted(EstimatorMixin, SemiSupervised):
+    @fit_method
+    def fit(self, X, y=None):
+        with FitProgress(self, total=0, X=X, y=y):
+            pass
+        return super().fit(X, y)
+
+
+class LosesNamesOfColumns(GMMLTransformer):
+    def fit(self, X, y=None, **others):
+        return super().fit(np.asarray(X), y, **others)
+
+
+class TurnsLabelsIntoStrings(GMMLTransformer):
+    def fit(self, X, y=None, **others):
+        return super().fit(X, None if y is None else np.asarray(y).astype(str), **others)
+
+
 # check, who fails it, and what the message says
 BROKEN = [
     ("same_seed_same_result", IgnoresTheSeed(), "transform: a clone with the same seed differs"),
     ("same_seed_same_result", WarmStarts(), "transform: a second fit of the same estimator"),
     ("global_random_state", SeedsNumpy(), "changed numpy's global random state"),
+    ("fits_in_threads", DependsOnItsThread(), "transform: in threads"),
     ("params_survive", ChangesItsParameters(), "fit changed the parameters"),
     ("pickle", KeepsALambda(), "pickle"),
     ("data_is_left_alone", WritesIntoRows(), "fit changed X"),
@@ -410,6 +468,8 @@ BROKEN = [
     ("length_of_target", IsVague(), "fit on 40 rows and 39 labels: .* does not say"),
     ("number_of_features", IsVague(), "transform of rows with 4 columns .* does not say"),
     ("number_of_features", TakesAnyWidth(), "in place of 5 gave no error"),
+    ("frames", LosesNamesOfColumns(), "the names of the columns of pandas"),
+    ("mixed_labels", TurnsLabelsIntoStrings(), "a list of numbers and strings gave no error"),
     ("not_fitted", WorksBeforeFit(), "transform before fit gave no error"),
     ("metric_axioms", SquaresTheMetric(), "a detour is shorter"),
     ("metric_in_nearest_neighbours", ReturnsAnotherMetric(), "by get_metric and by transform"),
@@ -424,3 +484,16 @@ BROKEN = [
     ("sample", SamplesWithoutTheSeed(), "the same seed gives other samples"),
     ("sample", SamplesTheSame(), "the seed has no effect"),
 ]
+if HAS_CALLBACKS:
+    BROKEN += [
+        ("callback_tasks", ReportsAfterTheWork(), "task 0 begins and ends without any work"),
+        ("callback_models", EndsBeforeItIsFitted(), "is not fitted yet"),
+    ]
+if importlib.util.find_spec("torch") is not None:
+    BROKEN += [
+        (
+            "objects_are_left_alone",
+            TrainsTheLossItIsGiven(),
+            "fit changed the object given as loss",
+        ),
+    ]
