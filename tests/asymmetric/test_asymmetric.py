@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from scipy import sparse
 from sklearn.datasets import load_iris
 from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.neighbors import BallTree, KNeighborsClassifier
@@ -356,3 +357,16 @@ class TestErrors:
                 fit_task(**params)
         with pytest.raises(TypeError, match=r"query_module must be an instance of torch\.nn"):
             fit_task(query_module="mlp", database_module="mlp")
+
+
+def test_sparse_rows_teach_and_vote_like_dense_ones():
+    X, y = load_iris(return_X_y=True)
+    X = np.where(X > 2, X, 0)
+    dense = AsymmetricMetricClassifier(max_iter=2, random_state=0)
+    dense.fit(X, y, X_query=X[::2], y_query=y[::2])
+    for make in (sparse.csr_array, sparse.csc_matrix):
+        model = AsymmetricMetricClassifier(max_iter=2, random_state=0)
+        model.fit(make(X), y, X_query=make(X[::2]), y_query=y[::2])
+        np.testing.assert_allclose(model.transform(make(X)), dense.transform(X))
+        np.testing.assert_allclose(model.transform_database(make(X)), dense.transform_database(X))
+        np.testing.assert_array_equal(model.predict(make(X)), dense.predict(X))

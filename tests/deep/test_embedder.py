@@ -368,7 +368,9 @@ print((grown - embeddings) / X.nbytes)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="pages are let go on Linux only")
-@pytest.mark.parametrize("params", [{}, {"validation_fraction": 0.3}])
+@pytest.mark.parametrize(
+    "params", [{}, pytest.param({"validation_fraction": 0.3}, marks=pytest.mark.slow)]
+)
 def test_a_memory_mapped_array_stays_on_disk(params, tmp_path):
     n_rows, n_features = 50_000, 1024
     X = np.lib.format.open_memmap(

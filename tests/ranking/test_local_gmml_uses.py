@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import sklearn
+from scipy import sparse
 from sklearn.datasets import load_digits
 from sklearn.model_selection import GridSearchCV, GroupKFold
 from sklearn.pipeline import make_pipeline
@@ -291,3 +292,20 @@ def test_mq2008():
     ranker = LocalGMMLRanker(random_state=0)
     ranker.fit(*train, **dict(zip(("X_val", "y_val", "qid_val"), validation, strict=True)))
     assert ranker.score(*test) > 0.70
+
+
+def test_sparse_documents_teach_and_rank_like_dense_ones():
+    X, y, qid = make_ranking(30, 10, 6, random_state=0)
+    X = np.where(X > 0, X, 0)
+    model = LocalGMMLRanker(max_epochs=3, random_state=0).fit(X, y, qid)
+    for make in (sparse.csr_array, sparse.csc_matrix, sparse.coo_array):
+        again = LocalGMMLRanker(max_epochs=3, random_state=0).fit(make(X), y, qid)
+        np.testing.assert_allclose(again.predict(make(X), qid), model.predict(X, qid))
+        example = again.predict(make(X), qid, query=make(X[:1]))
+        np.testing.assert_allclose(example, model.predict(X, qid, query=X[:1]))
+
+
+def test_sparse_documents_that_do_not_fit_are_refused():
+    X = sparse.csr_array((10_000_000, 100_000))
+    with pytest.raises(MemoryError, match=r"X is worked on as a dense array of 10000000 x 100000"):
+        LocalGMMLRanker().fit(X, np.zeros(10_000_000))

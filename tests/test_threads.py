@@ -1,0 +1,39 @@
+"""Searches in threads give what they give one fit after the other."""
+
+import joblib
+import numpy as np
+import pytest
+from sklearn.model_selection import GridSearchCV
+
+from skdml.utils._checks_common import fresh, make_data, outputs
+from skdml.utils.estimator_checks import all_estimators
+
+SETTINGS: dict[str, dict] = {
+    "AsymmetricMetricClassifier": {"max_iter": 2},
+    "DeepMetricEmbedder": {"max_epochs": 1, "embedding_dim": 8},
+    "SSDMLEmbedder": {"max_epochs": 1, "n_components": 4, "n_neighbors": 4},
+    "WassersteinGenerator": {"max_iter": 5, "batch_size": 16},
+}
+
+
+def mean_of_outputs(model, X, y):
+    return float(np.mean([np.mean(value) for value in outputs(model, X).values()]))
+
+
+@pytest.mark.filterwarnings("ignore")  # of few iterations, and all labels known
+@pytest.mark.parametrize(
+    "estimator",
+    [pytest.param(cls(**SETTINGS.get(name, {})), id=name) for name, cls in all_estimators()],
+)
+def test_a_search_in_threads_equals_one_without(estimator):
+    X, y, _ = make_data()
+
+    def scores():
+        grid = {"random_state": [0, 1]}
+        search = GridSearchCV(fresh(estimator), grid, cv=2, scoring=mean_of_outputs, refit=False)
+        results = search.fit(X, y).cv_results_
+        return [results[f"split{i}_test_score"] for i in range(2)]
+
+    expected = scores()
+    with joblib.parallel_config("threading", n_jobs=4):
+        np.testing.assert_allclose(scores(), expected, rtol=1e-5)
