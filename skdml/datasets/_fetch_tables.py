@@ -1,9 +1,12 @@
 """Fetchers of ranking sets and of classification sets that are not images."""
 
+from __future__ import annotations
+
 import os
 from numbers import Integral
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.utils import Bunch
 
 from skdml.datasets._base import (
@@ -68,7 +71,7 @@ def fetch_letor(
     subset: str = "train",
     data_home: str | os.PathLike | None = None,
     return_X_y: bool = False,
-) -> Bunch | tuple[np.ndarray, ...]:
+) -> Bunch | tuple[NDArray, ...]:
     r"""Load a ranking set of LETOR with its published five folds.
 
     The folder ``letor_mq2008`` or ``letor_ohsumed`` of the data home has to hold the five parts
@@ -132,7 +135,7 @@ def fetch_letor(
 
 def _fetch_table(
     folder: str, name: str, data_home: str | os.PathLike | None, return_X_y: bool
-) -> Bunch | tuple[np.ndarray, ...]:
+) -> Bunch | tuple[NDArray, ...]:
     arrays = read_npz(locate(folder, data_home, f"{name}.npz"))
     return make_bunch(folder, arrays.X, arrays.y, return_X_y, target_names=np.unique(arrays.y))
 
@@ -146,7 +149,7 @@ def fetch_microarray(
     *,
     data_home: str | os.PathLike | None = None,
     return_X_y: bool = False,
-) -> Bunch | tuple[np.ndarray, ...]:
+) -> Bunch | tuple[NDArray, ...]:
     """Load a gene-expression set: few samples of many genes.
 
     The folder ``microarray`` of the data home has to hold ``<name>.npz`` with the arrays ``X``,
@@ -198,7 +201,7 @@ def fetch_uci(
     *,
     data_home: str | os.PathLike | None = None,
     return_X_y: bool = False,
-) -> Bunch | tuple[np.ndarray, ...]:
+) -> Bunch | tuple[NDArray, ...]:
     """Load a classification set of the UCI repository.
 
     The folder ``uci`` of the data home has to hold ``<name>.npz`` with the arrays ``X``, one
@@ -251,7 +254,7 @@ def fetch_cub_features(
     subset: str = "train",
     data_home: str | os.PathLike | None = None,
     return_X_y: bool = False,
-) -> Bunch | tuple[np.ndarray, ...]:
+) -> Bunch | tuple[NDArray, ...]:
     """Load deep features of ten classes of Caltech-UCSD Birds-200-2011.
 
     The folder ``cub_features`` of the data home has to hold ``cub10.npz`` with the arrays

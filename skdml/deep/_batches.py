@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.nn import functional
 
 # An epoch has at least so many batches: small data sets are gone through several times.
@@ -48,7 +49,7 @@ class ClassBatches:
         samples_per_class: int,
         rng: np.random.Generator,
         transform: Callable | None = None,
-        classes: Callable[[int], np.ndarray] | None = None,
+        classes: Callable[[int], NDArray] | None = None,
         n_batches: int | None = None,
     ):
         self.X, self.y = X, y
@@ -85,7 +86,7 @@ class ClassBatches:
             batch = self.X[index], self.y[index]
             yield self._transform(*batch) if self._transform is not None else batch
 
-    def draw(self) -> Iterator[np.ndarray]:
+    def draw(self) -> Iterator[NDArray]:
         """Yield the rows of one batch after the other."""
         queues = [_Shuffled(rows, self._rng) for rows in self._rows]
         numbers = np.arange(len(queues)) if self._classes is None else self._classes(self._passes)
@@ -127,7 +128,7 @@ class CoresetBatches(ClassBatches):
 
 
 def count_batches(
-    y: np.ndarray,
+    y: NDArray,
     classes_per_batch: int,
     samples_per_class: int,
     copies: int = 1,
@@ -155,7 +156,7 @@ def count_batches(
     return max(MIN_BATCHES, -(-copies * len(y) // batch))
 
 
-def classes_of_rank(n_classes: int, rank: int, n_ranks: int, seed: int, number: int) -> np.ndarray:
+def classes_of_rank(n_classes: int, rank: int, n_ranks: int, seed: int, number: int) -> NDArray:
     """Return the classes that one of several ranks draws its batches of a pass from.
 
     Every pass deals them out anew, so that no replica is trained for some classes alone.

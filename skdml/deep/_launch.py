@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from .._parallel import find_client
 from ._host import Failure, Host, RankError, find_cause
@@ -65,9 +66,7 @@ class LocalCrew:
         Where they meet.
     """
 
-    def __init__(
-        self, job: bytes, samples: np.ndarray, codes: np.ndarray, size: int, port: int | None
-    ):
+    def __init__(self, job: bytes, samples: NDArray, codes: NDArray, size: int, port: int | None):
         self._size, self._port = size, port
         self._folder = tempfile.TemporaryDirectory(prefix="skdml-", ignore_cleanup_errors=True)
         self._shared = Path(self._folder.name)
@@ -114,7 +113,7 @@ class LocalCrew:
         self._folder.cleanup()
 
 
-def write_job(folder: Path, job: bytes, samples: np.ndarray, codes: np.ndarray) -> None:
+def write_job(folder: Path, job: bytes, samples: NDArray, codes: NDArray) -> None:
     """Write what ranks of a machine read."""
     (folder / "job").write_bytes(job)
     np.save(folder / "samples.npy", samples)
@@ -122,7 +121,7 @@ def write_job(folder: Path, job: bytes, samples: np.ndarray, codes: np.ndarray) 
 
 
 def launch(
-    estimator: Any, samples: torch.Tensor, codes: np.ndarray, seed: int, progress: Any
+    estimator: Any, samples: torch.Tensor, codes: NDArray, seed: int, progress: Any
 ) -> dict[str, Any]:
     """Train on several ranks: on a dask cluster, or on this machine.
 

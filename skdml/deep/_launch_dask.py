@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import numpy as np
+from numpy.typing import NDArray
 
 from ._host import Failure, Host, RankError
 from ._launch import write_job
@@ -57,8 +57,8 @@ class DaskCrew:
         self,
         client: Any,
         job: bytes,
-        samples: np.ndarray,
-        codes: np.ndarray,
+        samples: NDArray,
+        codes: NDArray,
         size: int,
         port: int | None,
         timeout: float,
@@ -206,8 +206,8 @@ class DaskCrew:
 
 def watch_rank(
     job: bytes,
-    samples: np.ndarray,
-    codes: np.ndarray,
+    samples: NDArray,
+    codes: NDArray,
     checkpoint: bytes | None,
     name: str,
     rank: int,

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from skorch import NeuralNet
 from skorch.callbacks import Callback
 from skorch.dataset import unpack_data
@@ -135,7 +136,7 @@ class EpochCallback(Callback):
             raise KeyboardInterrupt  # ends the training, as skorch has it
 
 
-def embed(module: Any, X: torch.Tensor, device: str = "cpu") -> np.ndarray:
+def embed(module: Any, X: torch.Tensor, device: str = "cpu") -> NDArray:
     """Return unit-length embeddings of samples, a part at a time, without gradients."""
     module.eval()
     parts = []

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 
 from ._pickle import cloudpickle
 from ._rank_net import COUNTED, Checkpoints, write_whole
@@ -107,7 +108,7 @@ class RankProgress:
 def train_rank(
     estimator: Any,
     samples: torch.Tensor,
-    codes: np.ndarray,
+    codes: NDArray,
     seed: int,
     progress: Any,
     ranks: Ranks,

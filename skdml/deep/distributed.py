@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ._launch import launch
 from ._net import EpochCallback
@@ -72,7 +73,7 @@ def run(estimator: Any, X: Any, y: Any) -> Any:
 
 
 def train(
-    estimator: Any, samples: torch.Tensor, codes: np.ndarray, seed: int, progress: Any
+    estimator: Any, samples: torch.Tensor, codes: NDArray, seed: int, progress: Any
 ) -> dict[str, Any]:
     """Train on several ranks, of which this process may be one.
 

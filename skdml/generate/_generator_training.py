@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from ._critics import Part
@@ -129,7 +130,7 @@ def train(
 
 
 def ask_critics(
-    crew: Crew, update: int, points: np.ndarray, n_potential_steps: int | None
+    crew: Crew, update: int, points: NDArray, n_potential_steps: int | None
 ) -> list[Part]:
     """Return the parts of all critics in an update, with potentials of their own or shared ones."""
     if n_potential_steps is None:

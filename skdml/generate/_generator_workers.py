@@ -17,6 +17,7 @@ from typing import Any
 
 import joblib
 import numpy as np
+from numpy.typing import NDArray
 
 from .._parallel import limit_threads
 from ._critics import Critic, CriticSettings
@@ -43,7 +44,7 @@ class CriticGroup:
         What all critics share.
     """
 
-    def __init__(self, critics: Sequence[tuple[int, np.ndarray, Any]], settings: CriticSettings):
+    def __init__(self, critics: Sequence[tuple[int, NDArray, Any]], settings: CriticSettings):
         self.critics = [
             Critic(number, rows, settings, checkpoint) for number, rows, checkpoint in critics
         ]
@@ -83,7 +84,7 @@ class Crew:
         Bytes of numbers to and from one critic, by method.
     """
 
-    def __init__(self, shards: Sequence[np.ndarray], settings: CriticSettings, n_groups: int = 1):
+    def __init__(self, shards: Sequence[NDArray], settings: CriticSettings, n_groups: int = 1):
         self._shards, self._settings = shards, settings
         self._numbers = [
             list(range(first, len(shards), n_groups)) for first in range(min(n_groups, len(shards)))
@@ -293,7 +294,7 @@ class DaskCrew(Crew):
         As in `Crew`.
     """
 
-    def __init__(self, client: Any, shards: Sequence[np.ndarray], settings: CriticSettings):
+    def __init__(self, client: Any, shards: Sequence[NDArray], settings: CriticSettings):
         self._client = client
         self._futures: dict[int, Any] = {}
         super().__init__(shards, settings, len(self._workers()))
@@ -350,7 +351,7 @@ def _nbytes(value):
 
 
 def make_crew(
-    shards: Sequence[np.ndarray], settings: CriticSettings, n_jobs: int | None, client: Any
+    shards: Sequence[NDArray], settings: CriticSettings, n_jobs: int | None, client: Any
 ) -> Crew:
     """Return the crew for a fit: of a cluster, of several processes, or of this process."""
     if client is not None:

@@ -1,21 +1,24 @@
 """Measures of how well clusters of embeddings agree with labels."""
 
+from __future__ import annotations
+
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from sklearn.cluster import KMeans
 from sklearn.metrics import normalized_mutual_info_score
 from sklearn.metrics.cluster import pair_confusion_matrix
 
+from ..utils._typing import MatrixLike
 from ._validation import check_count, check_embeddings, check_vector, encode
 
 
 def _clusters(
-    embeddings: ArrayLike,
+    embeddings: MatrixLike,
     labels: ArrayLike,
     n_clusters: int | None,
     n_init: int,
     random_state: int | np.random.RandomState | None,
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[NDArray, NDArray]:
     """Return the labels as integers and the clusters that k-means finds."""
     X = check_embeddings(embeddings, "embeddings", min_samples=2)
     distinct, codes = encode(check_vector(labels, "labels", len(X)), "labels")
@@ -29,7 +32,7 @@ def _clusters(
 
 
 def cluster_nmi(
-    embeddings: ArrayLike,
+    embeddings: MatrixLike,
     labels: ArrayLike,
     *,
     n_clusters: int | None = None,
@@ -77,7 +80,7 @@ def cluster_nmi(
 
 
 def cluster_f1(
-    embeddings: ArrayLike,
+    embeddings: MatrixLike,
     labels: ArrayLike,
     *,
     n_clusters: int | None = None,

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from typing import Any, Literal, Self, TypeVar, cast
 
 from ._sklearn import HAS_CALLBACKS, _fit_context
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 
-def fit_method(fit):
+
+def fit_method(fit: Function) -> Function:
     """Decorate `fit`: validate the parameters, and leave the estimator whole if it stops.
 
     Whatever ends the fit early (an error, Ctrl-C), the estimator is put back as it was before:
@@ -16,7 +20,7 @@ def fit_method(fit):
     validated = _fit_context(prefer_skip_nested_validation=True)(fit)
 
     @functools.wraps(fit)
-    def wrapper(estimator, *args, **kwargs):
+    def wrapper(estimator: Any, *args: Any, **kwargs: Any) -> Any:
         before = dict(vars(estimator))
         try:
             return validated(estimator, *args, **kwargs)
@@ -25,7 +29,7 @@ def fit_method(fit):
             vars(estimator).update(before)
             raise
 
-    return wrapper
+    return cast(Function, wrapper)
 
 
 class FitProgress:
@@ -51,13 +55,20 @@ class FitProgress:
         What one step is.
     """
 
-    def __init__(self, estimator, total=None, X=None, y=None, description="iteration"):
+    def __init__(
+        self,
+        estimator: Any,
+        total: int | None = None,
+        X: Any = None,
+        y: Any = None,
+        description: str = "iteration",
+    ) -> None:
         self.estimator = estimator
         self.total = total
         self.description = description
         self._data = {"X": X, "y": y}
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         self._context = None
         if HAS_CALLBACKS:
             self._context = self.estimator._init_callback_context(max_subtasks=self.total)
@@ -75,7 +86,7 @@ class FitProgress:
             )
         return self
 
-    def step(self, attributes=None, **figures):
+    def step(self, attributes: Callable[[], dict[str, Any]] | None = None, **figures: Any) -> bool:
         """Count one finished unit of work.
 
         Parameters
@@ -104,7 +115,7 @@ class FitProgress:
             self._bar.update()
         return stop
 
-    def __exit__(self, exc_type, exc, traceback):
+    def __exit__(self, exc_type: Any, exc: Any, traceback: Any) -> Literal[False]:
         if self._bar is not None:
             self._bar.close()
         if self._context is not None and exc_type is None:
