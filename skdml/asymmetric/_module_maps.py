@@ -1,9 +1,10 @@
-"""Two networks in the place of the two matrices; the only part of the package that needs torch."""
+"""Two networks in the place of the two matrices; of `skdml.asymmetric`, only this needs torch."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ _CHUNK = 4096
 
 
 @contextlib.contextmanager
-def seeded(seed: int):
+def seeded(seed: int) -> Iterator[None]:
     """Seed torch inside a `with` block, and leave its global generator alone."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)

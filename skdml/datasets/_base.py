@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,7 +131,7 @@ def read_split(
 
 
 def make_bunch(
-    folder: str, data: NDArray, target: NDArray, return_X_y: bool, **others
+    folder: str, data: NDArray, target: NDArray, return_X_y: bool, **others: Any
 ) -> Bunch | tuple[NDArray, ...]:
     """Return what a fetcher returns: a Bunch, or data, target and the qid if there is one."""
     if len(data) != len(target):

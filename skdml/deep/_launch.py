@@ -73,7 +73,7 @@ class LocalCrew:
         write_job(self._shared, job, samples, codes)
         self._host: Any = None
 
-    def start(self, attempt):
+    def start(self, attempt: int) -> int:
         folder = self._shared / f"attempt-{attempt}"
         folder.mkdir()
         first_epoch = Checkpoints(self._shared).last(self._size)
@@ -89,26 +89,26 @@ class LocalCrew:
         )
         return first_epoch
 
-    def poll(self):
+    def poll(self) -> tuple[list[Failure], bool]:
         return self._host.failures(), self._host.is_done()
 
-    def epochs(self):
+    def epochs(self) -> list[dict[str, float]]:
         return self._host.epochs()
 
-    def beats(self):
+    def beats(self) -> dict[int, int]:
         return self._host.beats()
 
-    def ask_to_stop(self):
+    def ask_to_stop(self) -> None:
         self._host.ask_to_stop()
 
-    def stop(self):
+    def stop(self) -> None:
         if self._host is not None:
             self._host.kill()
 
-    def result(self):
+    def result(self) -> bytes:
         return self._host.result()
 
-    def close(self):
+    def close(self) -> None:
         self.stop()
         self._folder.cleanup()
 

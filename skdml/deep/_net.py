@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ class Interrupted(BaseException):
 class NotFinite(RuntimeError):
     """The loss of a batch was NaN or infinite."""
 
-    def __init__(self, epoch, batch):
+    def __init__(self, epoch: int, batch: int) -> None:
         super().__init__(f"the loss was not finite in epoch {epoch}, batch {batch}")
         self.epoch, self.batch = epoch, batch
 
@@ -36,11 +37,11 @@ class NotFinite(RuntimeError):
 class LossModule(nn.Module):
     """Any loss of embeddings and labels, as the criterion that skorch expects."""
 
-    def __init__(self, loss):
+    def __init__(self, loss: Callable[..., Any]) -> None:
         super().__init__()
         self.loss = loss
 
-    def forward(self, embeddings, labels):
+    def forward(self, embeddings: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         return self.loss(embeddings, labels)
 
 
@@ -55,16 +56,16 @@ class MetricNet(NeuralNet):
         ``make_batches(dataset)`` returns the batches of a pass, an iterable with a length.
     """
 
-    def __init__(self, *args, make_batches=None, **kwargs):
+    def __init__(self, *args: Any, make_batches: Any = None, **kwargs: Any) -> None:
         self.make_batches = make_batches
         super().__init__(*args, **kwargs)
 
-    def get_iterator(self, dataset, training=False):
+    def get_iterator(self, dataset: Any, training: bool = False) -> Any:
         if training and self.make_batches is not None:
             return self.make_batches(dataset)
         return super().get_iterator(dataset, training)
 
-    def fit_loop(self, *args, **kwargs):
+    def fit_loop(self, *args: Any, **kwargs: Any) -> Any:
         try:
             return super().fit_loop(*args, **kwargs)
         except KeyboardInterrupt as error:
@@ -72,7 +73,7 @@ class MetricNet(NeuralNet):
                 raise
             raise Interrupted from None  # skorch would end quietly
 
-    def train_step_single(self, batch, **fit_params):
+    def train_step_single(self, batch: Any, **fit_params: Any) -> dict[str, Any]:
         self._set_training(True)
         X, y = unpack_data(batch)
         embeddings = check_embeddings(self.infer(X, **fit_params), len(X), self.module_)
@@ -81,7 +82,7 @@ class MetricNet(NeuralNet):
         loss.backward()
         return {"loss": loss, "y_pred": embeddings}
 
-    def check_loss(self, loss):
+    def check_loss(self, loss: torch.Tensor) -> None:
         """Raise an error if the loss of a batch is not finite."""
         if not torch.isfinite(loss):
             raise NotFinite(len(self.history), len(self.history[-1]["batches"]))
@@ -111,14 +112,20 @@ class EpochCallback(Callback):
         Returns the distance to search by, for given embeddings; None: the Euclidean one.
     """
 
-    def __init__(self, progress, validation, average=None, make_metric=None):
+    def __init__(
+        self,
+        progress: Any,
+        validation: tuple[torch.Tensor, NDArray] | None,
+        average: Callable[[float], float] | None = None,
+        make_metric: Callable[..., Any] | None = None,
+    ) -> None:
         self.progress = progress
         self.validation = validation
         self.average = average
         self.make_metric = make_metric
         self.good_weights_: dict[str, torch.Tensor] | None = None
 
-    def on_epoch_end(self, net, **kwargs):
+    def on_epoch_end(self, net: Any, **kwargs: Any) -> None:
         """Watch, keep and report."""
         figures = {"loss": net.history[-1, "train_loss"]}
         if self.validation is not None:

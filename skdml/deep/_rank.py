@@ -18,6 +18,7 @@ import threading
 import time
 import traceback
 import warnings
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ def end_with_parent(parent: int) -> None:
 
 
 @contextlib.contextmanager
-def process_group(timeout: float, heartbeat: Heartbeat | None = None):
+def process_group(timeout: float, heartbeat: Heartbeat | None = None) -> Iterator[Ranks]:
     """Join the other ranks, as the environment says, and leave them at the end.
 
     Parameters

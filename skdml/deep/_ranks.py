@@ -7,6 +7,7 @@ import mmap
 import os
 import struct
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -122,7 +123,7 @@ class Ranks:
             self._heartbeat.beat()
 
     @contextlib.contextmanager
-    def waiting(self):
+    def waiting(self) -> Iterator[None]:
         """Count the time inside as waiting."""
         self.beat()
         start = time.perf_counter()

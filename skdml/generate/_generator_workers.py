@@ -13,7 +13,7 @@ import warnings
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any
+from typing import Any, Self
 
 import joblib
 import numpy as np
@@ -95,7 +95,7 @@ class Crew:
         self.n_restarts = 0
         self.traffic: Counter[str] = Counter()
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         try:
             for place in range(len(self._groups)):
                 self._begin(place)
@@ -104,7 +104,7 @@ class Crew:
             raise
         return self
 
-    def __exit__(self, *exc_info):
+    def __exit__(self, *exc_info: object) -> None:
         for place in range(len(self._groups)):
             self._end(place)
 

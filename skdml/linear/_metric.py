@@ -25,21 +25,21 @@ class SparseRows:
         Subtracted from every row.
     """
 
-    def __init__(self, mixing, rows, mean):
+    def __init__(self, mixing: NDArray, rows: Any, mean: NDArray) -> None:
         self.mixing = mixing
         self.rows = rows
         self.mean = mean
         self.shape = (mixing.shape[0], rows.shape[1])
         self.dtype = rows.dtype
 
-    def project(self, X):
+    def project(self, X: Any) -> NDArray:
         """Return ``X @ directions.T``."""
         offset = np.asarray(X @ self.mean)
         products = X @ self.rows.T
         products = products.toarray() if sparse.issparse(products) else np.asarray(products)
         return products @ self.mixing.T - np.multiply.outer(offset, self.mixing.sum(axis=1))
 
-    def toarray(self):
+    def toarray(self) -> NDArray:
         """Return the directions as a dense array."""
         return self.mixing @ self.rows - np.multiply.outer(self.mixing.sum(axis=1), self.mean)
 
@@ -272,7 +272,7 @@ class MahalanobisMetric:
         A[np.diag_indices_from(A)] += self.scale
         return A
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return (
             f"{type(self).__name__}(n_features={self.n_features}, scale={self.scale:.4g}, "
             f"rank={self.rank})"

@@ -202,7 +202,7 @@ class NamedLoss(nn.Module):
         """Compute the loss of a batch."""
         return OWN[self.name](embeddings, labels, **self.params)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         params = "".join(f", {name}={value!r}" for name, value in self.params.items())
         return f"NamedLoss({self.name!r}{params})"
 
