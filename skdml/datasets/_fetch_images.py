@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from numbers import Integral
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,9 @@ _FASHION_NAMES = [
 _OMNIGLOT_SIDE = 105
 
 
-def _image_bunch(folder: str, images: NDArray, target: NDArray, return_X_y: bool, **others):
+def _image_bunch(
+    folder: str, images: NDArray, target: NDArray, return_X_y: bool, **others: Any
+) -> Any:
     data = images.reshape(len(images), -1)
     return make_bunch(folder, data, target, return_X_y, images=images, **others)
 
@@ -55,6 +58,24 @@ def _fetch_idx(
     target = read("labels-idx1").astype(np.int64)
     images = _bytes_to_unit(read("images-idx3"))
     return _image_bunch(folder, images, target, return_X_y, target_names=target_names)
+
+
+@overload
+def fetch_mnist(
+    *,
+    subset: str = "train",
+    data_home: str | os.PathLike | None = None,
+    return_X_y: Literal[False] = False,
+) -> Bunch: ...
+
+
+@overload
+def fetch_mnist(
+    *,
+    subset: str = "train",
+    data_home: str | os.PathLike | None = None,
+    return_X_y: Literal[True],
+) -> tuple[NDArray, ...]: ...
 
 
 @validate_params(SUBSET_CONSTRAINTS, prefer_skip_nested_validation=True)
@@ -113,6 +134,24 @@ def fetch_mnist(
     return _fetch_idx("mnist", subset, data_home, return_X_y, names)
 
 
+@overload
+def fetch_fashion_mnist(
+    *,
+    subset: str = "train",
+    data_home: str | os.PathLike | None = None,
+    return_X_y: Literal[False] = False,
+) -> Bunch: ...
+
+
+@overload
+def fetch_fashion_mnist(
+    *,
+    subset: str = "train",
+    data_home: str | os.PathLike | None = None,
+    return_X_y: Literal[True],
+) -> tuple[NDArray, ...]: ...
+
+
 @validate_params(SUBSET_CONSTRAINTS, prefer_skip_nested_validation=True)
 def fetch_fashion_mnist(
     *,
@@ -153,6 +192,24 @@ def fetch_fashion_mnist(
     'Ankle boot'
     """
     return _fetch_idx("fashion_mnist", subset, data_home, return_X_y, list(_FASHION_NAMES))
+
+
+@overload
+def fetch_usps(
+    *,
+    subset: str = "train",
+    data_home: str | os.PathLike | None = None,
+    return_X_y: Literal[False] = False,
+) -> Bunch: ...
+
+
+@overload
+def fetch_usps(
+    *,
+    subset: str = "train",
+    data_home: str | os.PathLike | None = None,
+    return_X_y: Literal[True],
+) -> tuple[NDArray, ...]: ...
 
 
 @validate_params(SUBSET_CONSTRAINTS, prefer_skip_nested_validation=True)
@@ -203,6 +260,26 @@ def fetch_usps(
     X, y = read_split("usps", "usps.npz", subset, data_home)
     images = X.astype(np.float32, copy=False).reshape(-1, 16, 16)
     return _image_bunch("usps", images, y, return_X_y)
+
+
+@overload
+def fetch_omniglot(
+    *,
+    subset: str = "train",
+    size: int = 28,
+    data_home: str | os.PathLike | None = None,
+    return_X_y: Literal[False] = False,
+) -> Bunch: ...
+
+
+@overload
+def fetch_omniglot(
+    *,
+    subset: str = "train",
+    size: int = 28,
+    data_home: str | os.PathLike | None = None,
+    return_X_y: Literal[True],
+) -> tuple[NDArray, ...]: ...
 
 
 @validate_params(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from numbers import Integral
+from typing import Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +54,28 @@ def _letor_parts(fold: int, subset: str) -> list[int]:
     if subset == "all":
         return list(range(1, _N_FOLDS + 1))
     return [(fold - 1 + step) % _N_FOLDS + 1 for step in _FOLD_PARTS[subset]]
+
+
+@overload
+def fetch_letor(
+    name: str = "mq2008",
+    *,
+    fold: int = 1,
+    subset: str = "train",
+    data_home: str | os.PathLike | None = None,
+    return_X_y: Literal[False] = False,
+) -> Bunch: ...
+
+
+@overload
+def fetch_letor(
+    name: str = "mq2008",
+    *,
+    fold: int = 1,
+    subset: str = "train",
+    data_home: str | os.PathLike | None = None,
+    return_X_y: Literal[True],
+) -> tuple[NDArray, ...]: ...
 
 
 @validate_params(
@@ -140,6 +163,24 @@ def _fetch_table(
     return make_bunch(folder, arrays.X, arrays.y, return_X_y, target_names=np.unique(arrays.y))
 
 
+@overload
+def fetch_microarray(
+    name: str,
+    *,
+    data_home: str | os.PathLike | None = None,
+    return_X_y: Literal[False] = False,
+) -> Bunch: ...
+
+
+@overload
+def fetch_microarray(
+    name: str,
+    *,
+    data_home: str | os.PathLike | None = None,
+    return_X_y: Literal[True],
+) -> tuple[NDArray, ...]: ...
+
+
 @validate_params(
     {"name": [StrOptions(_MICROARRAY_NAMES)], **COMMON_CONSTRAINTS},
     prefer_skip_nested_validation=True,
@@ -190,6 +231,24 @@ def fetch_microarray(
     ((2, 9), ['ALL', 'AML'])
     """
     return _fetch_table("microarray", name, data_home, return_X_y)
+
+
+@overload
+def fetch_uci(
+    name: str,
+    *,
+    data_home: str | os.PathLike | None = None,
+    return_X_y: Literal[False] = False,
+) -> Bunch: ...
+
+
+@overload
+def fetch_uci(
+    name: str,
+    *,
+    data_home: str | os.PathLike | None = None,
+    return_X_y: Literal[True],
+) -> tuple[NDArray, ...]: ...
 
 
 @validate_params(
@@ -246,6 +305,24 @@ def fetch_uci(
     ((2, 60), ['R', 'M'])
     """
     return _fetch_table("uci", name, data_home, return_X_y)
+
+
+@overload
+def fetch_cub_features(
+    *,
+    subset: str = "train",
+    data_home: str | os.PathLike | None = None,
+    return_X_y: Literal[False] = False,
+) -> Bunch: ...
+
+
+@overload
+def fetch_cub_features(
+    *,
+    subset: str = "train",
+    data_home: str | os.PathLike | None = None,
+    return_X_y: Literal[True],
+) -> tuple[NDArray, ...]: ...
 
 
 @validate_params(SUBSET_CONSTRAINTS, prefer_skip_nested_validation=True)

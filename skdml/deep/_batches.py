@@ -51,7 +51,7 @@ class ClassBatches:
         transform: Callable | None = None,
         classes: Callable[[int], NDArray] | None = None,
         n_batches: int | None = None,
-    ):
+    ) -> None:
         self.X, self.y = X, y
         labels = y.numpy()
         order = np.argsort(labels, kind="stable")
@@ -115,7 +115,7 @@ class CoresetBatches(ClassBatches):
         The passes after which it is asked again.
     """
 
-    def __init__(self, *args: Any, choose: Callable, every: int, **kwargs: Any):
+    def __init__(self, *args: Any, choose: Callable, every: int, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._choose, self._every = choose, every
 
@@ -184,7 +184,7 @@ def classes_of_rank(n_classes: int, rank: int, n_ranks: int, seed: int, number: 
 class _Shuffled:
     """An endless sequence of shuffled passes over some items, without repeats in one `take`."""
 
-    def __init__(self, items, rng):
+    def __init__(self, items: NDArray, rng: np.random.Generator) -> None:
         self._items, self._rng = items, rng
         self._left = items[:0]
 

@@ -66,7 +66,9 @@ class LocalCrew:
         Where they meet.
     """
 
-    def __init__(self, job: bytes, samples: NDArray, codes: NDArray, size: int, port: int | None):
+    def __init__(
+        self, job: bytes, samples: NDArray, codes: NDArray, size: int, port: int | None
+    ) -> None:
         self._size, self._port = size, port
         self._folder = tempfile.TemporaryDirectory(prefix="skdml-", ignore_cleanup_errors=True)
         self._shared = Path(self._folder.name)

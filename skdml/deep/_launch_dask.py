@@ -62,7 +62,7 @@ class DaskCrew:
         size: int,
         port: int | None,
         timeout: float,
-    ):
+    ) -> None:
         self._client, self._data, self._size, self._port = client, (job, samples, codes), size, port
         self._patience = max(timeout, _WORKER_SECONDS)
         n_workers = len(self._addresses())
@@ -267,7 +267,9 @@ def watch_rank(
 class _Watch:
     """Looks after a rank, and tells what is new."""
 
-    def __init__(self, name, rank, host, checkpoints, first_epoch):
+    def __init__(
+        self, name: str, rank: int, host: Host, checkpoints: Checkpoints, first_epoch: int
+    ) -> None:
         from distributed import Event, Queue, Variable, get_client
 
         client = get_client()

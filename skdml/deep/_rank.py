@@ -95,7 +95,7 @@ class RankProgress:
         Only rank 0 tells.
     """
 
-    def __init__(self, folder: Any, rank: int):
+    def __init__(self, folder: Any, rank: int) -> None:
         self._folder, self._is_first = Path(folder), rank == 0
 
     def step(self, **figures: float) -> bool:

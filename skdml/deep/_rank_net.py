@@ -38,7 +38,7 @@ class Checkpoints:
         Where.
     """
 
-    def __init__(self, folder: Any):
+    def __init__(self, folder: Any) -> None:
         self.folder = Path(folder)
 
     def path(self, rank: int, epoch: int) -> Path:

@@ -78,7 +78,7 @@ class TransportMixin(PartParamsMixin):
         params = {name: params[name] for name in ("p", "reg", "solver") if name in params}
         return {"cloud": choose_cloud(self._find_cloud(), n_features), **params}
 
-    def _choose_coreset(self, samples, codes, seed) -> NDArray:
+    def _choose_coreset(self, samples: Any, codes: NDArray, seed: int) -> NDArray:
         """Return rows that stand for all of their class in the present embedding.
 
         All are drawn alike: in proportion to their weights, the thin parts of a class, where it

@@ -113,7 +113,7 @@ class Critic:
         rows: NDArray,
         settings: CriticSettings,
         checkpoint: bytes | None = None,
-    ):
+    ) -> None:
         self.number, self.settings, self.rows = number, settings, rows
         self.network, self._optimizer = None, None
         self._p = 2 if settings.make_network is None else 1

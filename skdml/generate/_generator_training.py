@@ -156,7 +156,7 @@ class RunningMean:
         Where the mean starts.
     """
 
-    def __init__(self, network: nn.Module):
+    def __init__(self, network: nn.Module) -> None:
         self._mean = {name: value.clone() for name, value in network.state_dict().items()}
         self._n_added = 0
 

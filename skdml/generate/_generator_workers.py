@@ -44,7 +44,9 @@ class CriticGroup:
         What all critics share.
     """
 
-    def __init__(self, critics: Sequence[tuple[int, NDArray, Any]], settings: CriticSettings):
+    def __init__(
+        self, critics: Sequence[tuple[int, NDArray, Any]], settings: CriticSettings
+    ) -> None:
         self.critics = [
             Critic(number, rows, settings, checkpoint) for number, rows, checkpoint in critics
         ]
@@ -84,7 +86,9 @@ class Crew:
         Bytes of numbers to and from one critic, by method.
     """
 
-    def __init__(self, shards: Sequence[NDArray], settings: CriticSettings, n_groups: int = 1):
+    def __init__(
+        self, shards: Sequence[NDArray], settings: CriticSettings, n_groups: int = 1
+    ) -> None:
         self._shards, self._settings = shards, settings
         self._numbers = [
             list(range(first, len(shards), n_groups)) for first in range(min(n_groups, len(shards)))
@@ -236,7 +240,7 @@ class _GroupProcess:
         As in `CriticGroup`.
     """
 
-    def __init__(self, critics: Sequence[Any], settings: CriticSettings):
+    def __init__(self, critics: Sequence[Any], settings: CriticSettings) -> None:
         from joblib.externals.loky.process_executor import ProcessPoolExecutor
 
         self._pool = ProcessPoolExecutor(max_workers=1)
@@ -294,7 +298,7 @@ class DaskCrew(Crew):
         As in `Crew`.
     """
 
-    def __init__(self, client: Any, shards: Sequence[NDArray], settings: CriticSettings):
+    def __init__(self, client: Any, shards: Sequence[NDArray], settings: CriticSettings) -> None:
         self._client = client
         self._futures: dict[int, Any] = {}
         super().__init__(shards, settings, len(self._workers()))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from scipy.linalg import LinAlgError, blas, cho_factor, cho_solve
@@ -257,7 +258,14 @@ def _line_search(evaluate, point, direction, step):
 class _Log:
     """Where a solver is, what it has seen, and whether to stop."""
 
-    def __init__(self, problem, max_iter, tol, callback, record):
+    def __init__(
+        self,
+        problem: LogDetProblem,
+        max_iter: int,
+        tol: float,
+        callback: Callable[..., Any] | None,
+        record: bool,
+    ) -> None:
         self._max_iter, self._tol, self._callback = max_iter, tol, callback
         self._iterates: list | None = [] if record else None
         self._start = time.perf_counter()

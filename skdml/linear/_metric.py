@@ -11,6 +11,8 @@ from scipy import sparse
 from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.utils import check_array
 
+from ..utils._typing import MatrixLike
+
 
 class SparseRows:
     """Directions as combinations of sparse rows: ``mixing @ (rows - mean)``, never multiplied out.
@@ -82,7 +84,7 @@ class MahalanobisMetric:
         scale: float = 1.0,
         directions: Any = None,
         weights: ArrayLike | None = None,
-    ):
+    ) -> None:
         if directions is None:
             directions = np.empty((0, n_features))
             weights = np.empty(0)
@@ -153,7 +155,7 @@ class MahalanobisMetric:
             return self.directions.project(X)
         return np.asarray(X @ self.directions.T)
 
-    def transform(self, X: Any) -> NDArray:
+    def transform(self, X: MatrixLike) -> NDArray:
         """Map rows so that plain Euclidean distance between them is this metric.
 
         Parameters
@@ -194,7 +196,7 @@ class MahalanobisMetric:
             )
         return float(self._norms(difference[None])[0])
 
-    def pair_distance(self, X: Any, Y: Any) -> NDArray:
+    def pair_distance(self, X: MatrixLike, Y: MatrixLike) -> NDArray:
         """Return the distance of each row of X to the same row of Y.
 
         Parameters
@@ -222,7 +224,7 @@ class MahalanobisMetric:
             squared = np.einsum("ij,ij->i", differences, differences)
         return np.sqrt(np.maximum(self.scale * squared + along**2 @ self.weights, 0))
 
-    def pairwise(self, X: Any, Y: Any = None) -> NDArray:
+    def pairwise(self, X: MatrixLike, Y: MatrixLike | None = None) -> NDArray:
         """Return the distances of all rows of X to all rows of Y.
 
         Parameters

@@ -47,7 +47,7 @@ class PairDifferences:
         *,
         n_jobs: int | None = None,
         client: Any = None,
-    ):
+    ) -> None:
         self.n_pairs = len(coordinates if pairs is None else pairs)
         self.rank = coordinates.shape[1]
         self._cuts = [

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.cluster import KMeans
 from sklearn.metrics import normalized_mutual_info_score
 from sklearn.metrics.cluster import pair_confusion_matrix
 
-from ..utils._typing import MatrixLike
+from ..utils._typing import MatrixLike, RandomStateLike
 from ._validation import check_count, check_embeddings, check_vector, encode
 
 
@@ -17,7 +16,7 @@ def _clusters(
     labels: ArrayLike,
     n_clusters: int | None,
     n_init: int,
-    random_state: int | np.random.RandomState | None,
+    random_state: RandomStateLike,
 ) -> tuple[NDArray, NDArray]:
     """Return the labels as integers and the clusters that k-means finds."""
     X = check_embeddings(embeddings, "embeddings", min_samples=2)
@@ -37,7 +36,7 @@ def cluster_nmi(
     *,
     n_clusters: int | None = None,
     n_init: int = 3,
-    random_state: int | np.random.RandomState | None = None,
+    random_state: RandomStateLike = None,
 ) -> float:
     """NMI of the labels and k-means clusters (normalized mutual information).
 
@@ -85,7 +84,7 @@ def cluster_f1(
     *,
     n_clusters: int | None = None,
     n_init: int = 3,
-    random_state: int | np.random.RandomState | None = None,
+    random_state: RandomStateLike = None,
 ) -> float:
     """Pairwise F1 of k-means clusters.
 

@@ -48,7 +48,7 @@ class _ByValue:
 
     finer = None
 
-    def __init__(self, X: NDArray, Y: NDArray, metric: Metric):
+    def __init__(self, X: NDArray, Y: NDArray, metric: Metric) -> None:
         self.X, self.Y, self.metric = X, Y, metric
 
     def block(self, rows: NDArray) -> NDArray:
@@ -86,7 +86,7 @@ class _ByProduct:
     nor on cancellation.
     """
 
-    def __init__(self, X: NDArray, Y: NDArray, cosine: bool, dtype: DTypeLike):
+    def __init__(self, X: NDArray, Y: NDArray, cosine: bool, dtype: DTypeLike) -> None:
         self.X, self.Y, self.cosine = X, Y, cosine
         self.limits = np.finfo(dtype)
         if cosine:

@@ -189,7 +189,7 @@ class NamedLoss(nn.Module):
     NamedLoss('triplet', mining='hard')
     """
 
-    def __init__(self, name: str, params: dict[str, Any]):
+    def __init__(self, name: str, params: dict[str, Any]) -> None:
         super().__init__()
         self.name, self.params = name, params
         # Wrong values of parameters show here, not in the first step of a training.
@@ -224,7 +224,7 @@ class MinedLoss(nn.Module):
     'TripletMarginMiner'
     """
 
-    def __init__(self, loss: Callable[..., Tensor], miner: Any):
+    def __init__(self, loss: Callable[..., Tensor], miner: Any) -> None:
         super().__init__()
         self.loss, self.miner = loss, get_miner(miner)
 
