@@ -260,7 +260,7 @@ class _Log:
 
     def __init__(
         self,
-        problem: LogDetProblem,
+        problem: Any,
         max_iter: int,
         tol: float,
         callback: Callable[..., Any] | None,

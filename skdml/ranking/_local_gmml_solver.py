@@ -305,7 +305,7 @@ def gradients(
 class _Adam:
     """Adam with a running average of the parameters; the weights of the thesis stay >= 0."""
 
-    def __init__(self, parameters: dict[str, NDArray], kernel: str) -> None:
+    def __init__(self, parameters: dict[str, Any], kernel: str) -> None:
         self.parameters = parameters
         self.average = {name: value.copy() for name, value in parameters.items()}
         self._first = {name: np.zeros_like(value) for name, value in parameters.items()}
