@@ -82,12 +82,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _SUBPACKAGES:
-        return importlib.import_module(f"{__name__}.{name}")
-    if name in _ESTIMATORS:
-        return getattr(importlib.import_module(f"{__name__}.{_ESTIMATORS[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # it would let a type checker take any name
+
+    def __getattr__(name: str) -> Any:
+        if name in _SUBPACKAGES:
+            return importlib.import_module(f"{__name__}.{name}")
+        if name in _ESTIMATORS:
+            return getattr(importlib.import_module(f"{__name__}.{_ESTIMATORS[name]}"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

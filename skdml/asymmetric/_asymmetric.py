@@ -21,7 +21,7 @@ from ..utils._bases import (
 )
 from ..utils._fit import FitProgress, fit_method
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions, validate_data
-from ..utils._typing import MatrixLike, RandomStateLike
+from ..utils._typing import MatrixLike, RandomStateLike, Request
 from ._asymmetric_solver import Problem, hold_out, train
 from ._initial import aligned_map, given_maps, initial_map
 from ._input import (
@@ -206,6 +206,11 @@ class AsymmetricMetricClassifier(
     n_infeasible_: int
     n_iter_: int
     classes_: NDArray
+
+    if TYPE_CHECKING:  # scikit-learn makes these from the signatures, for metadata routing
+
+        def set_fit_request(self, *, X_query: Request = None, y_query: Request = None) -> Self: ...
+        def set_score_request(self, *, sample_weight: Request = None) -> Self: ...
 
     def __init__(
         self,

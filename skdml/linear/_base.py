@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numbers import Integral
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,7 +16,7 @@ from ..constraints import check_pairs, make_pairs
 from ..utils._bases import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from ..utils._pairs import check_index_pairs
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions, validate_data
-from ..utils._typing import MatrixLike, RandomStateLike
+from ..utils._typing import MatrixLike, RandomStateLike, Request
 from ._metric import MahalanobisMetric
 
 
@@ -42,6 +42,12 @@ class LinearMetricLearner(
     n_constraints: int | None
     random_state: RandomStateLike
     metric_: MahalanobisMetric
+
+    if TYPE_CHECKING:  # scikit-learn makes these from the signatures, for metadata routing
+
+        def set_fit_request(
+            self, *, pairs: Request = None, pair_labels: Request = None
+        ) -> Self: ...
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from numbers import Integral, Real
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,7 +15,7 @@ from sklearn.utils import check_random_state
 from .._parallel import find_client, limit_threads
 from ..utils._fit import FitProgress, fit_method
 from ..utils._sklearn import Interval, StrOptions
-from ..utils._typing import MatrixLike, RandomStateLike
+from ..utils._typing import MatrixLike, RandomStateLike, Request
 from ._base import LinearMetricLearner
 from ._logdet import LogDetProblem
 from ._logdet_solvers import solve_newton, solve_parallel, solve_sequential
@@ -159,6 +159,12 @@ class DITMLTransformer(LinearMetricLearner):
     n_iter_: int
     stop_reason_: str
     history_: dict[str, list[Any]]
+
+    if TYPE_CHECKING:  # scikit-learn makes these from the signatures, for metadata routing
+
+        def set_fit_request(
+            self, *, pairs: Request = None, pair_labels: Request = None, bounds: Request = None
+        ) -> Self: ...
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from numbers import Integral, Real
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,7 +20,7 @@ from ..metrics._validation import check_numbers
 from ..utils._bases import BaseEstimator
 from ..utils._fit import FitProgress, fit_method
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions, validate_data
-from ..utils._typing import MatrixLike, RandomStateLike
+from ..utils._typing import MatrixLike, RandomStateLike, Request
 from ._local_gmml_solver import build_model, fit_query_weights, train
 from ._local_metrics import choose_rank, draw_groups, learn_local_metric
 from ._queries import Candidates, Queries, column_scale, group_rows, make_features
@@ -163,6 +163,21 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
     widths_: NDArray
     query_weights_: dict[Any, NDArray]
     history_: list[dict[str, Any]]
+
+    if TYPE_CHECKING:  # scikit-learn makes these from the signatures, for metadata routing
+
+        def set_fit_request(
+            self,
+            *,
+            qid: Request = None,
+            X_val: Request = None,
+            y_val: Request = None,
+            qid_val: Request = None,
+        ) -> Self: ...
+        def set_predict_request(self, *, qid: Request = None, query: Request = None) -> Self: ...
+        def set_score_request(
+            self, *, qid: Request = None, sample_weight: Request = None
+        ) -> Self: ...
 
     def __init__(
         self,

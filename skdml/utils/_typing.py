@@ -17,4 +17,6 @@ class HasShape(Protocol):
 
 # Samples: whatever is accepted is said in the docstring and checked when it is used.
 MatrixLike: TypeAlias = ArrayLike | HasShape
+# A request of metadata routing, as in scikit-learn's `set_fit_request`.
+Request: TypeAlias = bool | str | None
 RandomStateLike: TypeAlias = int | np.random.RandomState | None
