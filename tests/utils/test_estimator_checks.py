@@ -6,8 +6,6 @@ import sys
 
 import pytest
 from sklearn import get_config
-from toys import TOYS, FullySupervised, SemiSupervised
-from wrong_toys import BROKEN, SquaresDistances, SwallowsInterrupts
 
 import skdml
 from skdml import GMMLTransformer
@@ -19,6 +17,8 @@ from skdml.utils.estimator_checks import (
     parametrize_with_skdml_checks,
     skdml_checks,
 )
+from tests.utils.toys import TOYS, FullySupervised, SemiSupervised
+from tests.utils.wrong_toys import BROKEN, SquaresDistances, SwallowsInterrupts
 
 
 @parametrize_with_skdml_checks([*TOYS, GMMLTransformer(n_constraints=60, n_components=3)])
