@@ -63,6 +63,7 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_typing.py -k have_types
 
 format: install
 	$(BIN)/ruff check --fix .

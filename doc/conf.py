@@ -63,6 +63,8 @@ html_theme_options = {
 }
 
 autosummary_generate = True
+# Docstrings have the types, in words.
+autodoc_typehints = "none"
 # A class page has its own list of methods (see _templates/autosummary/class.rst).
 numpydoc_show_class_members = False
 

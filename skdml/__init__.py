@@ -7,7 +7,7 @@ and needs none of the optional packages.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ._version import __version__
 
@@ -82,13 +82,15 @@ __all__ = [
 ]
 
 
-def __getattr__(name):
-    if name in _SUBPACKAGES:
-        return importlib.import_module(f"{__name__}.{name}")
-    if name in _ESTIMATORS:
-        return getattr(importlib.import_module(f"{__name__}.{_ESTIMATORS[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # it would let a type checker take any name
+
+    def __getattr__(name: str) -> Any:
+        if name in _SUBPACKAGES:
+            return importlib.import_module(f"{__name__}.{name}")
+        if name in _ESTIMATORS:
+            return getattr(importlib.import_module(f"{__name__}.{_ESTIMATORS[name]}"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def __dir__():
+def __dir__() -> list[str]:
     return __all__

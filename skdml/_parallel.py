@@ -22,8 +22,8 @@ import operator
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Self
 
 import joblib
 import numpy as np
@@ -42,7 +42,7 @@ _LOST = ("cancelled", "lost", "error")
 
 
 @contextlib.contextmanager
-def limit_threads(n_threads: int | None = 1):
+def limit_threads(n_threads: int | None = 1) -> Iterator[None]:
     """Limit BLAS, OpenMP and torch threads of this process inside a `with` block.
 
     Parameters
@@ -180,7 +180,7 @@ def make_shards(
 class LocalShards:
     """Blocks in this process, worked on through joblib."""
 
-    def __init__(self, blocks, n_jobs):
+    def __init__(self, blocks: Sequence[Any], n_jobs: int | None) -> None:
         self._blocks = [block.compute() if _is_delayed(block) else block for block in blocks]
         self._n_jobs = n_jobs
 
@@ -208,10 +208,10 @@ class LocalShards:
                 n_jobs=self._n_jobs, prefer="threads", return_as="generator"
             )(joblib.delayed(_call_limited)(func, threads, *call) for call in calls)
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc_info):
+    def __exit__(self, *exc_info: object) -> None:
         self._blocks = []
 
 
@@ -228,7 +228,7 @@ class DaskShards:
         blocks themselves, sent once, are not counted.
     """
 
-    def __init__(self, blocks, client):
+    def __init__(self, blocks: Sequence[Any], client: Any) -> None:
         self._client = client
         self._blocks = list(blocks)
         self._futures: list[Any] = [None] * len(self._blocks)
@@ -317,10 +317,10 @@ class DaskShards:
             sent.append(arg)
         return sent
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc_info):
+    def __exit__(self, *exc_info: object) -> None:
         self._futures, self._blocks = [], []  # the scheduler frees what nobody refers to
 
 

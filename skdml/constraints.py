@@ -9,7 +9,6 @@ by their index.
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,13 +16,14 @@ from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.utils import check_array, check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
+from .utils._typing import MatrixLike, RandomStateLike
 from .utils.validation import as_array, encode
 
 __all__ = ["check_pairs", "make_local_pairs", "make_pairs", "make_triplets"]
 
 
 def make_pairs(
-    y: ArrayLike, n_constraints: int | None = None, *, random_state: Any = None
+    y: ArrayLike, n_constraints: int | None = None, *, random_state: RandomStateLike = None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Draw similar and dissimilar pairs of rows from class labels.
 
@@ -80,12 +80,12 @@ def make_pairs(
 
 
 def make_local_pairs(
-    X: Any,
+    X: MatrixLike,
     y: ArrayLike,
     n_constraints: int | None = None,
     *,
     n_neighbors: int = 5,
-    random_state: Any = None,
+    random_state: RandomStateLike = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Draw pairs that matter to nearest neighbours: near rows of the same and of other classes.
 
@@ -170,7 +170,9 @@ def _append_new(numbers, pairs, n_samples):
     return numbers[np.sort(first)]
 
 
-def make_triplets(y: ArrayLike, n_triplets: int, *, random_state: Any = None) -> NDArray[np.int64]:
+def make_triplets(
+    y: ArrayLike, n_triplets: int, *, random_state: RandomStateLike = None
+) -> NDArray[np.int64]:
     """Draw triplets (anchor, positive, negative) of rows from class labels.
 
     Parameters

@@ -9,14 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
-
-from benchmarks import __main__ as command  # noqa: E402
-from benchmarks import environments  # noqa: E402
-from benchmarks.child import read_values, write_values  # noqa: E402
-from benchmarks.harness import (  # noqa: E402
+from benchmarks import __main__ as command
+from benchmarks import environments
+from benchmarks.child import read_values, write_values
+from benchmarks.harness import (
     METRIC_LEARN,
     ChildError,
     Column,
@@ -31,6 +27,8 @@ from benchmarks.harness import (  # noqa: E402
     peak_memory,
     run_child,
 )
+
+ROOT = Path(__file__).resolve().parents[1]
 
 PEER_SCRIPT = """
 import os

@@ -5,6 +5,8 @@ An estimator's demo lies beside its code, in a module named ``_demo_<name>.py`` 
 registered anywhere else.
 """
 
+from __future__ import annotations
+
 from ._rows import DemoRow
 from ._runner import find_demos, run_demos
 

@@ -12,6 +12,7 @@ import sklearn
 
 from .._optional import optional_import
 from .._version import __version__
+from ._rows import DemoRow
 
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -50,7 +51,7 @@ next to the same measure without it.</p>
 """
 
 
-def write_report(rows, output: Path) -> Path:
+def write_report(rows: list[DemoRow], output: Path) -> Path:
     """Write ``index.html`` with the table and every figure inside, and return its path."""
     page = _PAGE.format(
         lines="\n".join(_line(row) for row in rows),

@@ -8,15 +8,18 @@ import pkgutil
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Self
 
 import skdml
 
 from .._optional import optional_import
 from ._report import write_report
+from ._rows import DemoRow
 
 
-def find_demos():
+def find_demos() -> dict[str, Callable[..., Iterator[DemoRow]]]:
     """Return {name: demo function} of every ``_demo_*`` module of the package, by name."""
     demos = {}
     for module in pkgutil.walk_packages(skdml.__path__, prefix="skdml."):
@@ -86,9 +89,9 @@ def _print_table(rows):
 class Stopwatch:
     """Seconds spent inside a ``with`` block."""
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         self._start = time.perf_counter()
         return self
 
-    def __exit__(self, *exc_info):
+    def __exit__(self, *exc_info: object) -> None:
         self.seconds = time.perf_counter() - self._start

@@ -5,20 +5,23 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from sklearn.base import (
+from numpy.typing import ArrayLike, NDArray
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from ..utils._bases import (
     BaseEstimator,
     ClassifierMixin,
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
 )
-from sklearn.neighbors import KNeighborsClassifier
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted
-
 from ..utils._fit import FitProgress, fit_method
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions, validate_data
+from ..utils._typing import MatrixLike, RandomStateLike, Request
 from ..utils.validation import as_dense
 from ._asymmetric_solver import Problem, hold_out, train
 from ._initial import aligned_map, given_maps, initial_map
@@ -30,6 +33,9 @@ from ._input import (
     encode_query_labels,
 )
 from ._maps import LinearMaps
+
+if TYPE_CHECKING:
+    from torch.nn import Module
 
 # Attributes of one kind of fit, which a later fit of the other kind takes away.
 _LINEAR = ("query_components_", "database_components_", "query_mean_", "database_mean_")
@@ -189,25 +195,44 @@ class AsymmetricMetricClassifier(
         "verbose": ["verbose"],
     }
 
+    query_components_: NDArray
+    database_components_: NDArray
+    query_mean_: NDArray
+    database_mean_: NDArray
+    _neighbors: KNeighborsClassifier
+    query_module_: Module
+    database_module_: Module
+    objective_curve_: NDArray
+    validation_curve_: NDArray
+    seconds_curve_: NDArray
+    n_infeasible_: int
+    n_iter_: int
+    classes_: NDArray
+
+    if TYPE_CHECKING:  # scikit-learn makes these from the signatures, for metadata routing
+
+        def set_fit_request(self, *, X_query: Request = None, y_query: Request = None) -> Self: ...
+        def set_score_request(self, *, sample_weight: Request = None) -> Self: ...
+
     def __init__(
         self,
-        n_neighbors=5,
-        n_components=None,
-        C=1.0,
-        cost_matrix=None,
-        init="pca",
-        symmetric=False,
-        query_module=None,
-        database_module=None,
-        n_candidates=64,
-        max_iter=15,
-        lr=None,
-        tol=1e-4,
-        validation_fraction=0.2,
-        n_jobs=None,
-        random_state=None,
-        verbose=0,
-    ):
+        n_neighbors: int = 5,
+        n_components: int | None = None,
+        C: float = 1.0,
+        cost_matrix: ArrayLike | None = None,
+        init: str | ArrayLike = "pca",
+        symmetric: bool = False,
+        query_module: Module | None = None,
+        database_module: Module | None = None,
+        n_candidates: int = 64,
+        max_iter: int = 15,
+        lr: float | None = None,
+        tol: float = 1e-4,
+        validation_fraction: float | None = 0.2,
+        n_jobs: int | None = None,
+        random_state: RandomStateLike = None,
+        verbose: int = 0,
+    ) -> None:
         self.n_neighbors = n_neighbors
         self.n_components = n_components
         self.C = C
@@ -225,7 +250,7 @@ class AsymmetricMetricClassifier(
         self.random_state = random_state
         self.verbose = verbose
 
-    def __sklearn_tags__(self):
+    def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
@@ -234,7 +259,14 @@ class AsymmetricMetricClassifier(
     # Fit
 
     @fit_method
-    def fit(self, X, y, *, X_query=None, y_query=None):
+    def fit(
+        self,
+        X: MatrixLike,
+        y: ArrayLike,
+        *,
+        X_query: MatrixLike | None = None,
+        y_query: ArrayLike | None = None,
+    ) -> Self:
         """Learn the two maps.
 
         Parameters
@@ -432,7 +464,7 @@ class AsymmetricMetricClassifier(
     def _n_features_out(self):
         return self._neighbors.n_features_in_
 
-    def transform(self, X):
+    def transform(self, X: MatrixLike) -> NDArray:
         """Return the coordinates of queries.
 
         Parameters
@@ -449,7 +481,7 @@ class AsymmetricMetricClassifier(
         X = self._check_rows(X)
         return self._embed_queries(X).astype(X.dtype, copy=False)
 
-    def transform_database(self, X):
+    def transform_database(self, X: MatrixLike) -> NDArray:
         """Return the coordinates of database rows, for any Euclidean index.
 
         Parameters
@@ -482,7 +514,7 @@ class AsymmetricMetricClassifier(
 
         return embed(module, X, name)
 
-    def pair_distance(self, queries, database):
+    def pair_distance(self, queries: MatrixLike, database: MatrixLike) -> NDArray:
         """Return the learned distance of each query to the database row beside it.
 
         Parameters
@@ -509,7 +541,7 @@ class AsymmetricMetricClassifier(
         difference = self._embed_queries(queries) - self._embed_database(database)
         return np.linalg.norm(difference, axis=1)
 
-    def predict(self, X):
+    def predict(self, X: MatrixLike) -> NDArray:
         """Return the class that most of the nearest database rows of each query have.
 
         Parameters
@@ -525,7 +557,7 @@ class AsymmetricMetricClassifier(
         votes = self.predict_proba(X)
         return self.classes_[votes.argmax(axis=1)]
 
-    def predict_proba(self, X):
+    def predict_proba(self, X: MatrixLike) -> NDArray:
         """Return the share of each class among the nearest database rows of each query.
 
         Parameters

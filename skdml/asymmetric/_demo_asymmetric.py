@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.neighbors import KNeighborsClassifier
@@ -12,7 +14,7 @@ from ..plot import EmbeddingDisplay
 from ._asymmetric import AsymmetricMetricClassifier
 
 
-def demo(verbose=0):
+def demo(verbose: int = 0) -> Iterator[DemoRow]:
     """Yield the row of AsymmetricMetricClassifier."""
     X, y = load_digits(return_X_y=True)
     turned = np.rot90(X.reshape(-1, 8, 8), axes=(1, 2)).reshape(X.shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.covariance import ledoit_wolf
 from sklearn.neighbors import NearestNeighbors
 from sklearn.utils import check_array
@@ -17,7 +17,7 @@ _MEAN_SQUARED_DISTANCE = 7.0
 _ALIGNMENTS = 10
 
 
-def initial_map(init: str, X: NDArray, n_components: int) -> NDArray:
+def initial_map(init: str | ArrayLike, X: NDArray, n_components: int) -> NDArray:
     """Return the map that both sides start from.
 
     Parameters

@@ -66,7 +66,7 @@ class LinearMaps:
         Whether U and V stay the same; they must be equal.
     """
 
-    def __init__(self, U: NDArray, V: NDArray, symmetric: bool):
+    def __init__(self, U: NDArray, V: NDArray, symmetric: bool) -> None:
         self.symmetric = symmetric
         self.weights: tuple[NDArray, ...] = (U,) if symmetric else (U, V)
         self._first = [np.zeros_like(weight) for weight in self.weights]

@@ -1,4 +1,4 @@
-"""Two networks in the place of the two matrices; the only part of the package that needs torch."""
+"""Two networks in the place of the two matrices. Needs torch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ModuleMaps:
         The same for database rows; None uses one module for both.
     """
 
-    def __init__(self, query_module: Any, database_module: Any):
+    def __init__(self, query_module: Any, database_module: Any) -> None:
         self.query_module = copy.deepcopy(query_module)
         self.database_module = (
             self.query_module if database_module is None else copy.deepcopy(database_module)

@@ -1,5 +1,7 @@
 """Data sets: fetchers of real data, readers of their file formats, and generators."""
 
+from __future__ import annotations
+
 from skdml.datasets._base import get_data_home
 from skdml.datasets._fetch_images import (
     fetch_fashion_mnist,

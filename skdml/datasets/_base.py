@@ -1,10 +1,13 @@
 """What the fetchers share: where the data lie on this machine and where users get them."""
 
+from __future__ import annotations
+
 import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.utils import Bunch
 
 from skdml.datasets._readers import read_npz
@@ -117,7 +120,7 @@ def locate(folder: str, data_home: str | os.PathLike | None, *names: str) -> Pat
 
 def read_split(
     folder: str, name: str, subset: str, data_home: str | os.PathLike | None
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[NDArray, NDArray]:
     """Return X and y from an npz file with X_train, y_train, X_test and y_test."""
     parts = ("train", "test") if subset == "all" else (subset,)
     path = locate(folder, data_home, name)
@@ -128,8 +131,8 @@ def read_split(
 
 
 def make_bunch(
-    folder: str, data: np.ndarray, target: np.ndarray, return_X_y: bool, **others
-) -> Bunch | tuple[np.ndarray, ...]:
+    folder: str, data: NDArray, target: NDArray, return_X_y: bool, **others: Any
+) -> Bunch | tuple[NDArray, ...]:
     """Return what a fetcher returns: a Bunch, or data, target and the qid if there is one."""
     if len(data) != len(target):
         raise ValueError(

@@ -1,9 +1,13 @@
 """Fetchers of image sets."""
 
+from __future__ import annotations
+
 import os
 from numbers import Integral
+from typing import Any, Literal, overload
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.utils import Bunch
 
 from skdml.datasets._base import SUBSET_CONSTRAINTS, locate, make_bunch, read_split
@@ -25,12 +29,14 @@ _FASHION_NAMES = [
 _OMNIGLOT_SIDE = 105
 
 
-def _image_bunch(folder: str, images: np.ndarray, target: np.ndarray, return_X_y: bool, **others):
+def _image_bunch(
+    folder: str, images: NDArray, target: NDArray, return_X_y: bool, **others: Any
+) -> Any:
     data = images.reshape(len(images), -1)
     return make_bunch(folder, data, target, return_X_y, images=images, **others)
 
 
-def _bytes_to_unit(images: np.ndarray) -> np.ndarray:
+def _bytes_to_unit(images: NDArray) -> NDArray:
     return np.divide(images, np.float32(255), dtype=np.float32)
 
 
@@ -40,10 +46,10 @@ def _fetch_idx(
     data_home: str | os.PathLike | None,
     return_X_y: bool,
     target_names: list[str],
-) -> Bunch | tuple[np.ndarray, ...]:
+) -> Bunch | tuple[NDArray, ...]:
     prefixes = {"train": ["train"], "test": ["t10k"], "all": ["train", "t10k"]}[subset]
 
-    def read(kind: str) -> np.ndarray:
+    def read(kind: str) -> NDArray:
         names = [f"{prefix}-{kind}-ubyte" for prefix in prefixes]
         paths = [locate(folder, data_home, f"{name}.gz", name) for name in names]
         return np.concatenate([read_idx(path) for path in paths])
@@ -54,13 +60,31 @@ def _fetch_idx(
     return _image_bunch(folder, images, target, return_X_y, target_names=target_names)
 
 
+@overload
+def fetch_mnist(
+    *,
+    subset: str = "train",
+    data_home: str | os.PathLike | None = None,
+    return_X_y: Literal[False] = False,
+) -> Bunch: ...
+
+
+@overload
+def fetch_mnist(
+    *,
+    subset: str = "train",
+    data_home: str | os.PathLike | None = None,
+    return_X_y: Literal[True],
+) -> tuple[NDArray, ...]: ...
+
+
 @validate_params(SUBSET_CONSTRAINTS, prefer_skip_nested_validation=True)
 def fetch_mnist(
     *,
     subset: str = "train",
     data_home: str | os.PathLike | None = None,
     return_X_y: bool = False,
-) -> Bunch | tuple[np.ndarray, ...]:
+) -> Bunch | tuple[NDArray, ...]:
     """Load MNIST: handwritten digits, 28 x 28 pixels.
 
     The folder ``mnist`` of the data home has to hold the four original files
@@ -110,13 +134,31 @@ def fetch_mnist(
     return _fetch_idx("mnist", subset, data_home, return_X_y, names)
 
 
+@overload
+def fetch_fashion_mnist(
+    *,
+    subset: str = "train",
+    data_home: str | os.PathLike | None = None,
+    return_X_y: Literal[False] = False,
+) -> Bunch: ...
+
+
+@overload
+def fetch_fashion_mnist(
+    *,
+    subset: str = "train",
+    data_home: str | os.PathLike | None = None,
+    return_X_y: Literal[True],
+) -> tuple[NDArray, ...]: ...
+
+
 @validate_params(SUBSET_CONSTRAINTS, prefer_skip_nested_validation=True)
 def fetch_fashion_mnist(
     *,
     subset: str = "train",
     data_home: str | os.PathLike | None = None,
     return_X_y: bool = False,
-) -> Bunch | tuple[np.ndarray, ...]:
+) -> Bunch | tuple[NDArray, ...]:
     """Load Fashion-MNIST: articles of clothing, 28 x 28 pixels, 10 classes.
 
     The folder ``fashion_mnist`` of the data home has to hold the four original files, which
@@ -152,13 +194,31 @@ def fetch_fashion_mnist(
     return _fetch_idx("fashion_mnist", subset, data_home, return_X_y, list(_FASHION_NAMES))
 
 
+@overload
+def fetch_usps(
+    *,
+    subset: str = "train",
+    data_home: str | os.PathLike | None = None,
+    return_X_y: Literal[False] = False,
+) -> Bunch: ...
+
+
+@overload
+def fetch_usps(
+    *,
+    subset: str = "train",
+    data_home: str | os.PathLike | None = None,
+    return_X_y: Literal[True],
+) -> tuple[NDArray, ...]: ...
+
+
 @validate_params(SUBSET_CONSTRAINTS, prefer_skip_nested_validation=True)
 def fetch_usps(
     *,
     subset: str = "train",
     data_home: str | os.PathLike | None = None,
     return_X_y: bool = False,
-) -> Bunch | tuple[np.ndarray, ...]:
+) -> Bunch | tuple[NDArray, ...]:
     """Load USPS: handwritten digits, 16 x 16 pixels.
 
     The folder ``usps`` of the data home has to hold ``usps.npz`` with the arrays ``X_train``
@@ -202,6 +262,26 @@ def fetch_usps(
     return _image_bunch("usps", images, y, return_X_y)
 
 
+@overload
+def fetch_omniglot(
+    *,
+    subset: str = "train",
+    size: int = 28,
+    data_home: str | os.PathLike | None = None,
+    return_X_y: Literal[False] = False,
+) -> Bunch: ...
+
+
+@overload
+def fetch_omniglot(
+    *,
+    subset: str = "train",
+    size: int = 28,
+    data_home: str | os.PathLike | None = None,
+    return_X_y: Literal[True],
+) -> tuple[NDArray, ...]: ...
+
+
 @validate_params(
     {**SUBSET_CONSTRAINTS, "size": [Options(Integral, {28, _OMNIGLOT_SIDE})]},
     prefer_skip_nested_validation=True,
@@ -212,7 +292,7 @@ def fetch_omniglot(
     size: int = 28,
     data_home: str | os.PathLike | None = None,
     return_X_y: bool = False,
-) -> Bunch | tuple[np.ndarray, ...]:
+) -> Bunch | tuple[NDArray, ...]:
     """Load a part of Omniglot: 20 drawings of each of 242 characters of 8 alphabets.
 
     No character of the test alphabets occurs in training, as zero-shot retrieval needs it.

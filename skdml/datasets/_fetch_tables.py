@@ -1,9 +1,13 @@
 """Fetchers of ranking sets and of classification sets that are not images."""
 
+from __future__ import annotations
+
 import os
 from numbers import Integral
+from typing import Literal, overload
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.utils import Bunch
 
 from skdml.datasets._base import (
@@ -52,6 +56,28 @@ def _letor_parts(fold: int, subset: str) -> list[int]:
     return [(fold - 1 + step) % _N_FOLDS + 1 for step in _FOLD_PARTS[subset]]
 
 
+@overload
+def fetch_letor(
+    name: str = "mq2008",
+    *,
+    fold: int = 1,
+    subset: str = "train",
+    data_home: str | os.PathLike | None = None,
+    return_X_y: Literal[False] = False,
+) -> Bunch: ...
+
+
+@overload
+def fetch_letor(
+    name: str = "mq2008",
+    *,
+    fold: int = 1,
+    subset: str = "train",
+    data_home: str | os.PathLike | None = None,
+    return_X_y: Literal[True],
+) -> tuple[NDArray, ...]: ...
+
+
 @validate_params(
     {
         "name": [StrOptions(set(_LETOR_FEATURES))],
@@ -68,7 +94,7 @@ def fetch_letor(
     subset: str = "train",
     data_home: str | os.PathLike | None = None,
     return_X_y: bool = False,
-) -> Bunch | tuple[np.ndarray, ...]:
+) -> Bunch | tuple[NDArray, ...]:
     r"""Load a ranking set of LETOR with its published five folds.
 
     The folder ``letor_mq2008`` or ``letor_ohsumed`` of the data home has to hold the five parts
@@ -132,9 +158,27 @@ def fetch_letor(
 
 def _fetch_table(
     folder: str, name: str, data_home: str | os.PathLike | None, return_X_y: bool
-) -> Bunch | tuple[np.ndarray, ...]:
+) -> Bunch | tuple[NDArray, ...]:
     arrays = read_npz(locate(folder, data_home, f"{name}.npz"))
     return make_bunch(folder, arrays.X, arrays.y, return_X_y, target_names=np.unique(arrays.y))
+
+
+@overload
+def fetch_microarray(
+    name: str,
+    *,
+    data_home: str | os.PathLike | None = None,
+    return_X_y: Literal[False] = False,
+) -> Bunch: ...
+
+
+@overload
+def fetch_microarray(
+    name: str,
+    *,
+    data_home: str | os.PathLike | None = None,
+    return_X_y: Literal[True],
+) -> tuple[NDArray, ...]: ...
 
 
 @validate_params(
@@ -146,7 +190,7 @@ def fetch_microarray(
     *,
     data_home: str | os.PathLike | None = None,
     return_X_y: bool = False,
-) -> Bunch | tuple[np.ndarray, ...]:
+) -> Bunch | tuple[NDArray, ...]:
     """Load a gene-expression set: few samples of many genes.
 
     The folder ``microarray`` of the data home has to hold ``<name>.npz`` with the arrays ``X``,
@@ -189,6 +233,24 @@ def fetch_microarray(
     return _fetch_table("microarray", name, data_home, return_X_y)
 
 
+@overload
+def fetch_uci(
+    name: str,
+    *,
+    data_home: str | os.PathLike | None = None,
+    return_X_y: Literal[False] = False,
+) -> Bunch: ...
+
+
+@overload
+def fetch_uci(
+    name: str,
+    *,
+    data_home: str | os.PathLike | None = None,
+    return_X_y: Literal[True],
+) -> tuple[NDArray, ...]: ...
+
+
 @validate_params(
     {"name": [StrOptions(_UCI_NAMES)], **COMMON_CONSTRAINTS},
     prefer_skip_nested_validation=True,
@@ -198,7 +260,7 @@ def fetch_uci(
     *,
     data_home: str | os.PathLike | None = None,
     return_X_y: bool = False,
-) -> Bunch | tuple[np.ndarray, ...]:
+) -> Bunch | tuple[NDArray, ...]:
     """Load a classification set of the UCI repository.
 
     The folder ``uci`` of the data home has to hold ``<name>.npz`` with the arrays ``X``, one
@@ -245,13 +307,31 @@ def fetch_uci(
     return _fetch_table("uci", name, data_home, return_X_y)
 
 
+@overload
+def fetch_cub_features(
+    *,
+    subset: str = "train",
+    data_home: str | os.PathLike | None = None,
+    return_X_y: Literal[False] = False,
+) -> Bunch: ...
+
+
+@overload
+def fetch_cub_features(
+    *,
+    subset: str = "train",
+    data_home: str | os.PathLike | None = None,
+    return_X_y: Literal[True],
+) -> tuple[NDArray, ...]: ...
+
+
 @validate_params(SUBSET_CONSTRAINTS, prefer_skip_nested_validation=True)
 def fetch_cub_features(
     *,
     subset: str = "train",
     data_home: str | os.PathLike | None = None,
     return_X_y: bool = False,
-) -> Bunch | tuple[np.ndarray, ...]:
+) -> Bunch | tuple[NDArray, ...]:
     """Load deep features of ten classes of Caltech-UCSD Birds-200-2011.
 
     The folder ``cub_features`` of the data home has to hold ``cub10.npz`` with the arrays

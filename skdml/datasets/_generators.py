@@ -1,8 +1,11 @@
 """Generators of data with local structure."""
 
+from __future__ import annotations
+
 from numbers import Integral, Real
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.stats import chi2
 from sklearn.utils import check_random_state
 
@@ -43,7 +46,7 @@ def _check_sizes(n_samples: int, n_centers: int, n_informative: int, n_features:
 
 def _draw_centers(
     n_centers: int, n_features: int, n_informative: int, scale: float, rng: np.random.RandomState
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[NDArray, NDArray]:
     """Return the centres and an orthonormal (n_features, n_informative) basis for each."""
     centers = scale * rng.standard_normal((n_centers, n_features))
     bases, _ = np.linalg.qr(rng.standard_normal((n_centers, n_features, n_informative)))
@@ -52,7 +55,7 @@ def _draw_centers(
 
 def _draw_deviations(
     n_samples: int, n_features: int, confidence: float, rng: np.random.RandomState
-) -> np.ndarray:
+) -> NDArray:
     """Return standard normal samples, restricted to the ball of the given probability."""
     deviations = rng.standard_normal((n_samples, n_features))
     if confidence < 1:
@@ -63,9 +66,7 @@ def _draw_deviations(
     return deviations
 
 
-def _assign_centers(
-    n_samples: int, n_centers: int, rng: np.random.RandomState | None
-) -> np.ndarray:
+def _assign_centers(n_samples: int, n_centers: int, rng: np.random.RandomState | None) -> NDArray:
     """Return the centre of each sample: evenly shared, in turn or (with rng) in random order."""
     member = np.arange(n_samples) % n_centers
     return member if rng is None else rng.permutation(member)
@@ -95,7 +96,7 @@ def make_local_clusters(
     shuffle: bool = True,
     return_centers: bool = False,
     random_state: Seed = None,
-) -> tuple[np.ndarray, ...]:
+) -> tuple[NDArray, ...]:
     """Generate clusters in which the directions that matter differ from centre to centre.
 
     Each centre is a normal distribution that is narrow in a few directions of its own, its
@@ -228,7 +229,7 @@ def make_ranking(
     confidence: float = 0.95,
     return_ideals: bool = False,
     random_state: Seed = None,
-) -> tuple[np.ndarray, ...]:
+) -> tuple[NDArray, ...]:
     """Generate documents whose relevance is their distance to an ideal document.
 
     Documents lie around centres. Each centre has an ideal document and a few informative

@@ -1,5 +1,7 @@
 """Readers for the file formats in which the data sets are published."""
 
+from __future__ import annotations
+
 import gzip
 import math
 import os
@@ -10,6 +12,7 @@ from numbers import Integral
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.datasets import load_svmlight_file
 from sklearn.utils import Bunch
@@ -21,7 +24,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 
 
 @validate_params({"path": [str, os.PathLike]}, prefer_skip_nested_validation=True)
-def read_idx(path: str | os.PathLike) -> np.ndarray:
+def read_idx(path: str | os.PathLike) -> NDArray:
     """Read an array from an idx file, the format of the MNIST files.
 
     Parameters
@@ -81,7 +84,7 @@ def read_idx(path: str | os.PathLike) -> np.ndarray:
     return flat.astype(dtype.newbyteorder("=")).reshape(shape)
 
 
-def _read_letor_file(path: Path) -> tuple[sparse.csr_matrix, np.ndarray, np.ndarray]:
+def _read_letor_file(path: Path) -> tuple[sparse.csr_matrix, NDArray, NDArray]:
     try:
         X, y, qid = load_svmlight_file(path, zero_based=False, query_id=True)
     except (ValueError, EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -105,7 +108,7 @@ def _read_letor_file(path: Path) -> tuple[sparse.csr_matrix, np.ndarray, np.ndar
 )
 def read_letor(
     paths: str | os.PathLike | Sequence[str | os.PathLike], *, n_features: int | None = None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+) -> tuple[NDArray, NDArray, NDArray]:
     r"""Read documents, relevance and query ids from LETOR files.
 
     Each line is one document: ``relevance qid:query feature:value ... # comment``, where

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from skorch.callbacks import (
     Callback,
     Checkpoint,
@@ -64,7 +65,7 @@ class AssemblyMixin(TransportMixin):
     ring: str
     ring_mix: float
     coreset_every: int
-    classes_: np.ndarray
+    classes_: NDArray
 
     def _make_batches(self, samples, labels, seed, ranks=None):
         transforms = []

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.nn import functional
 
 # An epoch has at least so many batches: small data sets are gone through several times.
@@ -48,9 +49,9 @@ class ClassBatches:
         samples_per_class: int,
         rng: np.random.Generator,
         transform: Callable | None = None,
-        classes: Callable[[int], np.ndarray] | None = None,
+        classes: Callable[[int], NDArray] | None = None,
         n_batches: int | None = None,
-    ):
+    ) -> None:
         self.X, self.y = X, y
         labels = y.numpy()
         order = np.argsort(labels, kind="stable")
@@ -85,7 +86,7 @@ class ClassBatches:
             batch = self.X[index], self.y[index]
             yield self._transform(*batch) if self._transform is not None else batch
 
-    def draw(self) -> Iterator[np.ndarray]:
+    def draw(self) -> Iterator[NDArray]:
         """Yield the rows of one batch after the other."""
         queues = [_Shuffled(rows, self._rng) for rows in self._rows]
         numbers = np.arange(len(queues)) if self._classes is None else self._classes(self._passes)
@@ -114,7 +115,7 @@ class CoresetBatches(ClassBatches):
         The passes after which it is asked again.
     """
 
-    def __init__(self, *args: Any, choose: Callable, every: int, **kwargs: Any):
+    def __init__(self, *args: Any, choose: Callable, every: int, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._choose, self._every = choose, every
 
@@ -127,7 +128,7 @@ class CoresetBatches(ClassBatches):
 
 
 def count_batches(
-    y: np.ndarray,
+    y: NDArray,
     classes_per_batch: int,
     samples_per_class: int,
     copies: int = 1,
@@ -155,7 +156,7 @@ def count_batches(
     return max(MIN_BATCHES, -(-copies * len(y) // batch))
 
 
-def classes_of_rank(n_classes: int, rank: int, n_ranks: int, seed: int, number: int) -> np.ndarray:
+def classes_of_rank(n_classes: int, rank: int, n_ranks: int, seed: int, number: int) -> NDArray:
     """Return the classes that one of several ranks draws its batches of a pass from.
 
     Every pass deals them out anew, so that no replica is trained for some classes alone.
@@ -183,7 +184,7 @@ def classes_of_rank(n_classes: int, rank: int, n_ranks: int, seed: int, number: 
 class _Shuffled:
     """An endless sequence of shuffled passes over some items, without repeats in one `take`."""
 
-    def __init__(self, items, rng):
+    def __init__(self, items: NDArray, rng: np.random.Generator) -> None:
         self._items, self._rng = items, rng
         self._left = items[:0]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from .._demo._rows import DemoRow
 from .._demo._runner import Stopwatch
 from ..linear._knn_demo import noisy_digits
@@ -10,7 +12,7 @@ from ..plot import EmbeddingDisplay
 from ._embedder import DeepMetricEmbedder
 
 
-def demo(verbose=0):
+def demo(verbose: int = 0) -> Iterator[DemoRow]:
     """Yield the rows of DeepMetricEmbedder."""
     X, y = noisy_digits()
     X = X / 16

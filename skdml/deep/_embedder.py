@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Sequence
 from numbers import Integral, Real
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from ..metrics import recall_at_k
+from ..transport import CloudMetric
+from ..utils._bases import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from ..utils._fit import FitProgress, fit_method
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions
+from ..utils._typing import MatrixLike, RandomStateLike
 from ._assembly import OPTIMIZERS
 from ._input import check_changes, encode_labels
 from ._modules import NAMED
@@ -211,41 +216,51 @@ class DeepMetricEmbedder(
     }
     _accepts_unlabelled = False
 
+    net_: Any
+    module_: torch.nn.Module
+    metric_: Literal["euclidean"] | CloudMetric
+    history_: list[dict[str, Any]]
+    consensus_: NDArray
+    traffic_: dict[str, float]
+    timing_: dict[str, float]
+    embedding_dim_: int
+    classes_: NDArray
+
     def __init__(
         self,
-        module="mlp",
-        embedding_dim=64,
-        loss="multi-similarity",
-        miner=None,
-        cloud=None,
-        coreset=None,
-        coreset_every=5,
-        input_shape=None,
-        classes_per_batch=16,
-        samples_per_class=5,
-        max_epochs=20,
-        optimizer="adam",
-        lr=0.002,
-        augment=None,
-        class_rotations=False,
-        validation_fraction=None,
-        early_stopping=False,
-        device="auto",
-        callbacks=None,
-        n_workers=1,
-        client=None,
-        mining="global",
-        remote_grad=False,
-        sync="hybrid",
-        ring="parameters",
-        ring_mix=0.5,
-        max_restarts=1,
-        timeout=60,
-        port=None,
-        random_state=None,
-        verbose=0,
-        **kwargs,
-    ):
+        module: str | Callable[..., Any] = "mlp",
+        embedding_dim: int = 64,
+        loss: str | Callable[..., Any] = "multi-similarity",
+        miner: str | Callable[..., Any] | None = None,
+        cloud: str | tuple[int, int] | None = None,
+        coreset: float | None = None,
+        coreset_every: int = 5,
+        input_shape: Sequence[int] | None = None,
+        classes_per_batch: int = 16,
+        samples_per_class: int = 5,
+        max_epochs: int = 20,
+        optimizer: str | Callable[..., Any] = "adam",
+        lr: float = 0.002,
+        augment: Literal["affine"] | Callable[..., Any] | None = None,
+        class_rotations: bool = False,
+        validation_fraction: float | None = None,
+        early_stopping: bool = False,
+        device: str = "auto",
+        callbacks: Sequence[Any] | None = None,
+        n_workers: int = 1,
+        client: Any = None,
+        mining: str = "global",
+        remote_grad: bool = False,
+        sync: str = "hybrid",
+        ring: str = "parameters",
+        ring_mix: float = 0.5,
+        max_restarts: int = 1,
+        timeout: float = 60,
+        port: int | None = None,
+        random_state: RandomStateLike = None,
+        verbose: int = 0,
+        **kwargs: Any,
+    ) -> None:
         self.module = module
         self.embedding_dim = embedding_dim
         self.loss = loss
@@ -281,16 +296,16 @@ class DeepMetricEmbedder(
 
     # A client belongs to its process: clones share it, and nothing that is stored has it.
 
-    def __getstate__(self):
+    def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "client": None}
 
-    def __sklearn_clone__(self):
+    def __sklearn_clone__(self) -> Self:
         bare = copy.copy(self)
         clone = super(DeepMetricEmbedder, bare).__sklearn_clone__()
         clone.client = self.client
         return clone
 
-    def __sklearn_tags__(self):
+    def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.required = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
@@ -299,7 +314,7 @@ class DeepMetricEmbedder(
     # Fit
 
     @fit_method
-    def fit(self, X, y):
+    def fit(self, X: MatrixLike, y: ArrayLike) -> Self:
         """Train the network.
 
         Parameters
@@ -357,7 +372,7 @@ class DeepMetricEmbedder(
 
     # Use
 
-    def transform(self, X):
+    def transform(self, X: MatrixLike) -> NDArray:
         """Return the embeddings of samples.
 
         Parameters
@@ -380,7 +395,7 @@ class DeepMetricEmbedder(
     def _n_features_out(self):
         return self.embedding_dim_
 
-    def pair_distance(self, pairs, X=None):
+    def pair_distance(self, pairs: ArrayLike, X: MatrixLike | None = None) -> NDArray:
         """Return the distance of the embeddings of each pair, Euclidean or by transport.
 
         Parameters
@@ -400,7 +415,7 @@ class DeepMetricEmbedder(
             return np.linalg.norm(left - right, axis=1)
         return self.metric_.pair_distance(left, right)
 
-    def score(self, X, y):
+    def score(self, X: MatrixLike, y: ArrayLike) -> float:
         """Return recall@1: the share of samples whose nearest other sample is of their class.
 
         With a transport loss, the samples that are nearest by Euclidean distance, 20 with the

@@ -53,11 +53,11 @@ def _windows(size, cell):
 class OrientedGradients(nn.Module):
     """A first layer without weights: oriented gradients in cells of 2 x 2 pixels, standardised."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.scale = nn.BatchNorm2d(N_ORIENTATIONS, affine=False)
 
-    def forward(self, X):
+    def forward(self, X: Tensor) -> Tensor:
         """Return the maps of images; gradients end here."""
         with torch.no_grad():
             maps = oriented_gradients(X, cell=2)

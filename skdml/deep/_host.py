@@ -75,7 +75,7 @@ class Host:
         port: int | None,
         threads: int,
         first_epoch: int,
-    ):
+    ) -> None:
         if not hasattr(os, "fork"):
             raise OSError("n_workers above 1 needs a system that can fork processes.")
         self.folder, self.ranks = Path(folder), ranks

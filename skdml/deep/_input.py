@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..utils.validation import as_array, encode
 
@@ -43,7 +44,7 @@ def check_changes(sample_shape: tuple[int, ...], augment: Any, class_rotations: 
         raise ValueError(f"class_rotations=True needs square images, got {sample_shape[1:]}.")
 
 
-def check_coreset(share: float, codes: np.ndarray) -> None:
+def check_coreset(share: float, codes: NDArray) -> None:
     """Check that a share of the largest class has two samples, from which similarity is learned."""
     largest = int(np.bincount(codes).max())
     if share * largest <= 1:
@@ -53,7 +54,7 @@ def check_coreset(share: float, codes: np.ndarray) -> None:
         )
 
 
-def encode_labels(y: Any, n_samples: int, name: str) -> tuple[np.ndarray, np.ndarray]:
+def encode_labels(y: Any, n_samples: int, name: str) -> tuple[NDArray, NDArray]:
     """Return the classes, sorted, and the number of each sample's class.
 
     Parameters

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from .._parallel import find_client
 from ._host import Failure, Host, RankError, find_cause
@@ -66,15 +67,15 @@ class LocalCrew:
     """
 
     def __init__(
-        self, job: bytes, samples: np.ndarray, codes: np.ndarray, size: int, port: int | None
-    ):
+        self, job: bytes, samples: NDArray, codes: NDArray, size: int, port: int | None
+    ) -> None:
         self._size, self._port = size, port
         self._folder = tempfile.TemporaryDirectory(prefix="skdml-", ignore_cleanup_errors=True)
         self._shared = Path(self._folder.name)
         write_job(self._shared, job, samples, codes)
         self._host: Any = None
 
-    def start(self, attempt):
+    def start(self, attempt: int) -> int:
         folder = self._shared / f"attempt-{attempt}"
         folder.mkdir()
         first_epoch = Checkpoints(self._shared).last(self._size)
@@ -90,31 +91,31 @@ class LocalCrew:
         )
         return first_epoch
 
-    def poll(self):
+    def poll(self) -> tuple[list[Failure], bool]:
         return self._host.failures(), self._host.is_done()
 
-    def epochs(self):
+    def epochs(self) -> list[dict[str, float]]:
         return self._host.epochs()
 
-    def beats(self):
+    def beats(self) -> dict[int, int]:
         return self._host.beats()
 
-    def ask_to_stop(self):
+    def ask_to_stop(self) -> None:
         self._host.ask_to_stop()
 
-    def stop(self):
+    def stop(self) -> None:
         if self._host is not None:
             self._host.kill()
 
-    def result(self):
+    def result(self) -> bytes:
         return self._host.result()
 
-    def close(self):
+    def close(self) -> None:
         self.stop()
         self._folder.cleanup()
 
 
-def write_job(folder: Path, job: bytes, samples: np.ndarray, codes: np.ndarray) -> None:
+def write_job(folder: Path, job: bytes, samples: NDArray, codes: NDArray) -> None:
     """Write what ranks of a machine read."""
     (folder / "job").write_bytes(job)
     np.save(folder / "samples.npy", samples)
@@ -122,7 +123,7 @@ def write_job(folder: Path, job: bytes, samples: np.ndarray, codes: np.ndarray) 
 
 
 def launch(
-    estimator: Any, samples: torch.Tensor, codes: np.ndarray, seed: int, progress: Any
+    estimator: Any, samples: torch.Tensor, codes: NDArray, seed: int, progress: Any
 ) -> dict[str, Any]:
     """Train on several ranks: on a dask cluster, or on this machine.
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import numpy as np
+from numpy.typing import NDArray
 
 from ._host import Failure, Host, RankError
 from ._launch import write_job
@@ -57,12 +57,12 @@ class DaskCrew:
         self,
         client: Any,
         job: bytes,
-        samples: np.ndarray,
-        codes: np.ndarray,
+        samples: NDArray,
+        codes: NDArray,
         size: int,
         port: int | None,
         timeout: float,
-    ):
+    ) -> None:
         self._client, self._data, self._size, self._port = client, (job, samples, codes), size, port
         self._patience = max(timeout, _WORKER_SECONDS)
         n_workers = len(self._addresses())
@@ -92,7 +92,7 @@ class DaskCrew:
             time.sleep(0.1)
         return addresses[: self._size]
 
-    def start(self, attempt):
+    def start(self, attempt: int) -> int:
         from distributed import Event, Queue, Variable
 
         self._workers = self._find_workers()
@@ -138,7 +138,7 @@ class DaskCrew:
         content = self._checkpoints.path(rank, epoch).read_bytes()
         return self._client.scatter([content], workers=[self._workers[rank]], hash=False)[0]
 
-    def poll(self):
+    def poll(self) -> tuple[list[Failure], bool]:
         while self._queue.qsize():
             self._note(self._queue.get(timeout=5))
         done = 0
@@ -174,16 +174,16 @@ class DaskCrew:
             return Failure(rank, "killed", f"was lost with its dask worker {self._workers[rank]}")
         return Failure(rank, "error", f"{type(error).__name__}: {error}", error)
 
-    def epochs(self):
+    def epochs(self) -> list[dict[str, float]]:
         return self._epochs
 
-    def beats(self):
+    def beats(self) -> dict[int, int]:
         return self._beats
 
-    def ask_to_stop(self):
+    def ask_to_stop(self) -> None:
         self._end_event.set()
 
-    def stop(self):
+    def stop(self) -> None:
         from distributed import wait
 
         if not self._futures:
@@ -196,18 +196,18 @@ class DaskCrew:
         for part in self._parts:
             part.delete() if hasattr(part, "delete") else part.close()
 
-    def result(self):
+    def result(self) -> Any:
         return self._result
 
-    def close(self):
+    def close(self) -> None:
         self.stop()
         self._folder.cleanup()
 
 
 def watch_rank(
     job: bytes,
-    samples: np.ndarray,
-    codes: np.ndarray,
+    samples: NDArray,
+    codes: NDArray,
     checkpoint: bytes | None,
     name: str,
     rank: int,
@@ -267,7 +267,9 @@ def watch_rank(
 class _Watch:
     """Looks after a rank, and tells what is new."""
 
-    def __init__(self, name, rank, host, checkpoints, first_epoch):
+    def __init__(
+        self, name: str, rank: int, host: Host, checkpoints: Checkpoints, first_epoch: int
+    ) -> None:
         from distributed import Event, Queue, Variable, get_client
 
         client = get_client()

@@ -34,7 +34,13 @@ class MLP(nn.Module):
         The share of hidden units that are dropped in training.
     """
 
-    def __init__(self, n_features, embedding_dim, hidden=(256, 256), dropout=0.0):
+    def __init__(
+        self,
+        n_features: int,
+        embedding_dim: int,
+        hidden: Sequence[int] = (256, 256),
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         width = n_features
@@ -46,7 +52,7 @@ class MLP(nn.Module):
         self.backbone = nn.Sequential(*layers)
         self.head = nn.Linear(width, embedding_dim)
 
-    def forward(self, X):
+    def forward(self, X: torch.Tensor) -> torch.Tensor:
         """Return the embeddings of rows."""
         return self.head(self.backbone(X.flatten(1)))
 
@@ -105,7 +111,14 @@ class ConvNet(nn.Module):
         then: for few labels, as there is nothing to learn about edges.
     """
 
-    def __init__(self, input_shape, embedding_dim, channels=CHANNELS, head="auto", gradients=False):
+    def __init__(
+        self,
+        input_shape: tuple[int, ...],
+        embedding_dim: int,
+        channels: Sequence[int] = CHANNELS,
+        head: str = "auto",
+        gradients: bool = False,
+    ) -> None:
         super().__init__()
         depth = input_shape[0]
         height, width = map_shape(input_shape, channels)
@@ -140,7 +153,7 @@ class ConvNet(nn.Module):
         # Channels last in memory: a training step takes two thirds of the time on a CPU.
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
-    def forward(self, X):
+    def forward(self, X: torch.Tensor) -> torch.Tensor:
         """Return the embeddings of images."""
         features = self.backbone(X.contiguous(memory_format=torch.channels_last))
         if self.kind == "dense":

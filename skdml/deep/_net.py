@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from skorch import NeuralNet
 from skorch.callbacks import Callback
 from skorch.dataset import unpack_data
@@ -28,7 +31,7 @@ class Interrupted(BaseException):
 class NotFinite(RuntimeError):
     """The loss of a batch was NaN or infinite."""
 
-    def __init__(self, epoch, batch):
+    def __init__(self, epoch: int, batch: int) -> None:
         super().__init__(f"the loss was not finite in epoch {epoch}, batch {batch}")
         self.epoch, self.batch = epoch, batch
 
@@ -36,11 +39,11 @@ class NotFinite(RuntimeError):
 class LossModule(nn.Module):
     """Any loss of embeddings and labels, as the criterion that skorch expects."""
 
-    def __init__(self, loss):
+    def __init__(self, loss: Callable[..., Any]) -> None:
         super().__init__()
         self.loss = loss
 
-    def forward(self, embeddings, labels):
+    def forward(self, embeddings: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         return self.loss(embeddings, labels)
 
 
@@ -55,16 +58,16 @@ class MetricNet(NeuralNet):
         ``make_batches(dataset)`` returns the batches of a pass, an iterable with a length.
     """
 
-    def __init__(self, *args, make_batches=None, **kwargs):
+    def __init__(self, *args: Any, make_batches: Any = None, **kwargs: Any) -> None:
         self.make_batches = make_batches
         super().__init__(*args, **kwargs)
 
-    def get_iterator(self, dataset, training=False):
+    def get_iterator(self, dataset: Any, training: bool = False) -> Any:
         if training and self.make_batches is not None:
             return self.make_batches(dataset)
         return super().get_iterator(dataset, training)
 
-    def fit_loop(self, *args, **kwargs):
+    def fit_loop(self, *args: Any, **kwargs: Any) -> Any:
         try:
             return super().fit_loop(*args, **kwargs)
         except KeyboardInterrupt as error:
@@ -72,7 +75,7 @@ class MetricNet(NeuralNet):
                 raise
             raise Interrupted from None  # skorch would end quietly
 
-    def train_step_single(self, batch, **fit_params):
+    def train_step_single(self, batch: Any, **fit_params: Any) -> dict[str, Any]:
         self._set_training(True)
         X, y = unpack_data(batch)
         embeddings = check_embeddings(self.infer(X, **fit_params), len(X), self.module_)
@@ -81,7 +84,7 @@ class MetricNet(NeuralNet):
         loss.backward()
         return {"loss": loss, "y_pred": embeddings}
 
-    def check_loss(self, loss):
+    def check_loss(self, loss: torch.Tensor) -> None:
         """Raise an error if the loss of a batch is not finite."""
         if not torch.isfinite(loss):
             raise NotFinite(len(self.history), len(self.history[-1]["batches"]))
@@ -113,7 +116,14 @@ class EpochCallback(Callback):
         Returns the fitted attributes of the estimator, for the net as it is.
     """
 
-    def __init__(self, progress, validation, average=None, make_metric=None, attributes=None):
+    def __init__(
+        self,
+        progress: Any,
+        validation: tuple[Rows, NDArray] | None,
+        average: Callable[[float], float] | None = None,
+        make_metric: Callable[..., Any] | None = None,
+        attributes: Callable[[Any], dict[str, Any]] | None = None,
+    ) -> None:
         self.progress = progress
         self.validation = validation
         self.average = average
@@ -121,11 +131,11 @@ class EpochCallback(Callback):
         self.attributes = attributes
         self.good_weights_: dict[str, torch.Tensor] | None = None
 
-    def on_epoch_begin(self, net, **kwargs):
+    def on_epoch_begin(self, net: Any, **kwargs: Any) -> None:
         """Begin an epoch."""
         self.progress.begin()
 
-    def on_epoch_end(self, net, **kwargs):
+    def on_epoch_end(self, net: Any, **kwargs: Any) -> None:
         """Score, snapshot the weights, report."""
         figures = {"loss": net.history[-1, "train_loss"]}
         if self.validation is not None:
@@ -139,11 +149,12 @@ class EpochCallback(Callback):
         weights = net.module_.state_dict()
         if all(torch.isfinite(value).all() for value in weights.values()):
             self.good_weights_ = {name: value.clone() for name, value in weights.items()}
-        if self.progress.step(lambda: self.attributes(net), **figures):
+        attributes = None if self.attributes is None else partial(self.attributes, net)
+        if self.progress.step(attributes, **figures):
             raise KeyboardInterrupt  # ends the training, as skorch has it
 
 
-def embed(module: Any, X: torch.Tensor | Rows, device: str = "cpu") -> np.ndarray:
+def embed(module: Any, X: torch.Tensor | Rows, device: str = "cpu") -> NDArray:
     """Return unit-length embeddings of samples, a part at a time, without gradients."""
     module.eval()
     parts = []

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
-from sklearn.base import BaseEstimator
-
+from ..utils._bases import BaseEstimator
 from ..utils._fit import copy_part
 
 
@@ -31,7 +30,7 @@ class PartParamsMixin(BaseEstimator):
                     f"begin with {', '.join(self._part_prefixes)}."
                 )
 
-    def get_params(self, deep=True):
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the parameters, with those of the parts.
 
         Parameters
@@ -46,7 +45,7 @@ class PartParamsMixin(BaseEstimator):
         """
         return {**super().get_params(deep=deep), **self._part_params()}
 
-    def set_params(self, **params):
+    def set_params(self, **params: Any) -> Self:
         """Set parameters, also of the parts.
 
         Parameters

@@ -18,6 +18,7 @@ import threading
 import time
 import traceback
 import warnings
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 
 from ..utils._fit import Progress
 from ._pickle import cloudpickle
@@ -53,7 +55,7 @@ def end_with_parent(parent: int) -> None:
 
 
 @contextlib.contextmanager
-def process_group(timeout: float, heartbeat: Heartbeat | None = None):
+def process_group(timeout: float, heartbeat: Heartbeat | None = None) -> Iterator[Ranks]:
     """Join the other ranks, as the environment says, and leave them at the end.
 
     Parameters
@@ -94,7 +96,7 @@ class RankProgress(Progress):
         Only rank 0 tells.
     """
 
-    def __init__(self, folder: Any, rank: int):
+    def __init__(self, folder: Any, rank: int) -> None:
         self._folder, self._is_first = Path(folder), rank == 0
 
     def step(self, attributes: Any = None, **figures: float) -> bool:
@@ -108,7 +110,7 @@ class RankProgress(Progress):
 def train_rank(
     estimator: Any,
     samples: torch.Tensor,
-    codes: np.ndarray,
+    codes: NDArray,
     seed: int,
     progress: Any,
     ranks: Ranks,

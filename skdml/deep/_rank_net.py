@@ -38,7 +38,7 @@ class Checkpoints:
         Where.
     """
 
-    def __init__(self, folder: Any):
+    def __init__(self, folder: Any) -> None:
         self.folder = Path(folder)
 
     def path(self, rank: int, epoch: int) -> Path:
@@ -93,13 +93,13 @@ class RankNet(MetricNet):
 
     def __init__(
         self,
-        *args,
+        *args: Any,
         ranks: Ranks,
         plan: dict[str, Any],
         checkpoints: Checkpoints | None = None,
         first_epoch: int = 0,
-        **kwargs,
-    ):
+        **kwargs: Any,
+    ) -> None:
         self.ranks, self.plan = ranks, plan
         self.checkpoints, self.first_epoch = checkpoints, first_epoch
         self.consensus: list[float] = []
@@ -108,7 +108,7 @@ class RankNet(MetricNet):
 
     # Training
 
-    def fit_loop(self, X, y=None, epochs=None, **fit_params):
+    def fit_loop(self, X: Any, y: Any = None, epochs: int | None = None, **fit_params: Any) -> Any:
         self._sync = self._make_sync()
         # What comes at random from here on, such as augmentation, differs between ranks.
         torch.manual_seed(self.plan["seed"] + 1_000_003 * (1 + self.ranks.rank))
@@ -131,12 +131,12 @@ class RankNet(MetricNet):
             self.module_, self.criterion_, self.ranks, self.plan["ring"], self.plan["ring_mix"]
         )
 
-    def infer(self, x, **fit_params):
+    def infer(self, x: Any, **fit_params: Any) -> Any:
         if not self.module_.training:
             return super().infer(x, **fit_params)
         return self._sync.forward(to_tensor(x, device=self.device))
 
-    def train_step_single(self, batch, **fit_params):
+    def train_step_single(self, batch: Any, **fit_params: Any) -> dict[str, Any]:
         start, waited = time.perf_counter(), self.ranks.waited
         self._sync.begin()
         step = super().train_step_single(batch, **fit_params)
@@ -148,7 +148,7 @@ class RankNet(MetricNet):
         self.counts["steps"] += 1
         return step
 
-    def check_loss(self, loss):
+    def check_loss(self, loss: torch.Tensor) -> None:
         # All ranks must come to the same end: with losses of their own, one alone may be NaN.
         if self.plan["mining"] == "local":
             self._mean_loss = self.ranks.sum(loss.detach().double()[None])[0] / self.ranks.size
@@ -157,7 +157,7 @@ class RankNet(MetricNet):
 
     # Around an epoch
 
-    def notify(self, method_name, **kwargs):
+    def notify(self, method_name: str, **kwargs: Any) -> None:
         if method_name == "on_epoch_begin":
             self.ranks.barrier()
             self.ranks.start_counting()

@@ -7,6 +7,7 @@ import mmap
 import os
 import struct
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -43,7 +44,7 @@ class Heartbeat:
         The file.
     """
 
-    def __init__(self, path: Any):
+    def __init__(self, path: Any) -> None:
         with open(path, "wb+") as file:
             file.write(bytes(8))
             file.flush()
@@ -86,7 +87,7 @@ class Ranks:
         Seconds spent waiting for others and for the network.
     """
 
-    def __init__(self, timeout: float, heartbeat: Heartbeat | None = None):
+    def __init__(self, timeout: float, heartbeat: Heartbeat | None = None) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.left, self.right = (self.rank - 1) % self.size, (self.rank + 1) % self.size
         self.waited = 0.0
@@ -122,7 +123,7 @@ class Ranks:
             self._heartbeat.beat()
 
     @contextlib.contextmanager
-    def waiting(self):
+    def waiting(self) -> Iterator[None]:
         """Count the time inside as waiting."""
         self.beat()
         start = time.perf_counter()

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 from scipy import sparse
-from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from ..utils._bases import BaseEstimator
 from ..utils._pairs import check_index_pairs
 from ..utils._sklearn import validate_data
 from ._input import flat_shape
@@ -38,7 +38,7 @@ class Rows:
 
     def __init__(
         self, samples: torch.Tensor, rows: torch.Tensor, release: Callable[[], None] | None
-    ):
+    ) -> None:
         self._samples, self._rows, self._release = samples, rows, release
 
     def __len__(self) -> int:

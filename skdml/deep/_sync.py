@@ -66,7 +66,7 @@ class GradientMean:
         The processes.
     """
 
-    def __init__(self, parameters: list[Tensor], ranks: Ranks):
+    def __init__(self, parameters: list[Tensor], ranks: Ranks) -> None:
         self._parameters, self._ranks = parameters, ranks
         self._left, self._sum = len(parameters), torch.empty(0)
         self._work: Any = None
@@ -119,7 +119,7 @@ class AllReduce:
         The processes.
     """
 
-    def __init__(self, module: nn.Module, criterion: nn.Module, ranks: Ranks):
+    def __init__(self, module: nn.Module, criterion: nn.Module, ranks: Ranks) -> None:
         self._module, self._ranks = module, ranks
         # Unused parameters are looked for because DDP then keeps its buckets as they are from the
         # first step on: otherwise a run that starts again adds up in another order.
@@ -191,7 +191,7 @@ class Hybrid:
 
     def __init__(
         self, module: nn.Module, criterion: nn.Module, ranks: Ranks, ring: str, mix: float
-    ):
+    ) -> None:
         self._module, self._ranks, self._ring, self._mix = module, ranks, ring, mix
         head = getattr(module, "head", None)
         if not isinstance(head, nn.Module):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
+from numpy.typing import NDArray
 
 from ..transport import wasserstein_coreset
 from ..transport._metric import metric_of_rows
@@ -67,7 +67,7 @@ class TransportMixin(PartParamsMixin):
             return choose_cloud(cloud, self.embedding_dim)
         return cloud
 
-    def _make_metric(self, embeddings: np.ndarray) -> Any:
+    def _make_metric(self, embeddings: NDArray) -> Any:
         """Return the distance of embeddings, by a name or as an object; see `metric_`."""
         if not self._uses_transport():
             return "euclidean"
@@ -78,7 +78,7 @@ class TransportMixin(PartParamsMixin):
         params = {name: params[name] for name in ("p", "reg", "solver") if name in params}
         return {"cloud": choose_cloud(self._find_cloud(), n_features), **params}
 
-    def _choose_coreset(self, samples, codes, seed) -> np.ndarray:
+    def _choose_coreset(self, samples: Any, codes: NDArray, seed: int) -> NDArray:
         """Return rows that stand for all of their class in the present embedding.
 
         All are drawn alike: in proportion to their weights, the thin parts of a class, where it

@@ -47,7 +47,7 @@ class UnionLoss(nn.Module):
         Seeds what a loss draws at random, the same on all ranks.
     """
 
-    def __init__(self, loss: Any, ranks: Ranks, mining: str, remote_grad: bool, seed: int):
+    def __init__(self, loss: Any, ranks: Ranks, mining: str, remote_grad: bool, seed: int) -> None:
         super().__init__()
         self.loss = loss
         self._ranks, self._mining, self._remote_grad, self._seed = ranks, mining, remote_grad, seed

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ..utils._torch import seeded_torch
 from ._launch import launch
@@ -73,7 +74,7 @@ def run(estimator: Any, X: Any, y: Any) -> Any:
 
 
 def train(
-    estimator: Any, samples: torch.Tensor, codes: np.ndarray, seed: int, progress: Any
+    estimator: Any, samples: torch.Tensor, codes: NDArray, seed: int, progress: Any
 ) -> dict[str, Any]:
     """Train on several ranks, of which this process may be one.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 # With scaling="auto", columns share a scale unless the widest is so much wider than the median.
 _SAME_UNIT = 10.0
@@ -26,25 +27,25 @@ class Columns:
         The scale if all columns share it, 1 otherwise.
     """
 
-    center: np.ndarray
-    scale: np.ndarray
-    lower: np.ndarray
-    upper: np.ndarray
-    is_integer: np.ndarray
+    center: NDArray
+    scale: NDArray
+    lower: NDArray
+    upper: NDArray
+    is_integer: NDArray
     unit: float
 
-    def encode(self, X: np.ndarray) -> np.ndarray:
+    def encode(self, X: NDArray) -> NDArray:
         """Return scaled rows, as float32."""
         return ((X - self.center) / self.scale).astype(np.float32)
 
-    def decode(self, Z: np.ndarray) -> np.ndarray:
+    def decode(self, Z: NDArray) -> NDArray:
         """Return scaled rows in the units of the training rows, and of the same kind."""
         X = Z.astype(np.float64) * self.scale + self.center
         X = np.where(self.is_integer, np.round(X), X)
         return np.clip(X, self.lower, self.upper)
 
 
-def learn_columns(X: np.ndarray, scaling: str = "auto") -> Columns:
+def learn_columns(X: NDArray, scaling: str = "auto") -> Columns:
     """Learn scales and kinds of columns.
 
     An end of a column's range that two rows share is a bound: it would be a strange accident

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ..utils._torch import seeded_torch
 from ._generator_networks import bound_slopes, make_optimizer
@@ -63,10 +64,10 @@ class Part(NamedTuple):
         The masses that the points received, in units of their weight.
     """
 
-    gradient: np.ndarray
+    gradient: NDArray
     value: float
-    potentials: np.ndarray
-    masses: np.ndarray
+    potentials: NDArray
+    masses: NDArray
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class Term:
     A: slice
     B: slice
     share: float
-    costs: np.ndarray
+    costs: NDArray
 
 
 class Critic:
@@ -110,10 +111,10 @@ class Critic:
     def __init__(
         self,
         number: int,
-        rows: np.ndarray,
+        rows: NDArray,
         settings: CriticSettings,
         checkpoint: bytes | None = None,
-    ):
+    ) -> None:
         self.number, self.settings, self.rows = number, settings, rows
         self.network, self._optimizer = None, None
         self._p = 2 if settings.make_network is None else 1
@@ -148,7 +149,7 @@ class Critic:
 
     # An update
 
-    def start(self, update: int, points: np.ndarray) -> np.ndarray:
+    def start(self, update: int, points: NDArray) -> NDArray:
         """Begin an update, and propose potentials.
 
         Parameters
@@ -168,7 +169,7 @@ class Critic:
         found = [soft_potentials(term.costs) for term in self._crossed]
         return np.concatenate(found).astype(np.float32)
 
-    def masses(self, potentials: np.ndarray) -> np.ndarray:
+    def masses(self, potentials: NDArray) -> NDArray:
         """Return the masses of the cells of given potentials."""
         masses = [
             cell_masses(term.costs, part)
@@ -176,7 +177,7 @@ class Critic:
         ]
         return np.concatenate(masses).astype(np.float32)
 
-    def finish(self, potentials: np.ndarray) -> Part:
+    def finish(self, potentials: NDArray) -> Part:
         """End an update: let the critic's network step, and return what the generator needs.
 
         Parameters
@@ -196,7 +197,7 @@ class Critic:
         ]
         return self._end(crossed)
 
-    def step(self, update: int, points: np.ndarray) -> Part:
+    def step(self, update: int, points: NDArray) -> Part:
         """Do an update at once, with the exact plans of the critic's own rows."""
         self._begin(update, points)
         return self._end([_solve(term) for term in self._crossed])

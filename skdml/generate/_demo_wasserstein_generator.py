@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from sklearn.datasets import load_digits
 
@@ -12,7 +14,7 @@ from ..plot import GeneratedSamplesDisplay, GeneratorTrainingDisplay
 from ._generator import WassersteinGenerator
 
 
-def demo(verbose=0):
+def demo(verbose: int = 0) -> Iterator[DemoRow]:
     """Yield the rows of WassersteinGenerator."""
     X = load_digits().data
     X_train, X_test = X[::2], X[1::2]

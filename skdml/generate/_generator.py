@@ -5,17 +5,20 @@ from __future__ import annotations
 import copy
 import functools
 import warnings
+from collections.abc import Callable
 from numbers import Integral, Real
+from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, DensityMixin
+from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from .._parallel import find_client, limit_threads
 from ..metrics import wasserstein_distance
+from ..utils._bases import BaseEstimator, DensityMixin
 from ..utils._fit import FitProgress, fit_method
 from ..utils._sklearn import (
     EstimatorMixin,
@@ -25,6 +28,7 @@ from ..utils._sklearn import (
     validate_params,
 )
 from ..utils._torch import seeded_torch
+from ..utils._typing import MatrixLike, RandomStateLike
 from ._columns import learn_columns
 from ._critics import Critic, CriticSettings
 from ._generator_networks import (
@@ -175,26 +179,35 @@ class WassersteinGenerator(DensityMixin, EstimatorMixin, BaseEstimator):
         "verbose": ["verbose"],
     }
 
+    generator_: torch.nn.Module
+    critics_: list[torch.nn.Module]
+    wasserstein_curve_: NDArray
+    seconds_curve_: NDArray
+    potentials_: NDArray
+    masses_: NDArray
+    traffic_: dict[str, float]
+    n_iter_: int
+
     def __init__(
         self,
-        latent_dim=32,
-        n_critics=4,
-        cost="auto",
-        coupling="shared",
-        debias="auto",
-        n_critic_steps=1,
-        n_potential_steps=5,
-        module=None,
-        critic_module=None,
-        scaling="auto",
-        max_iter=1500,
-        batch_size=64,
-        lr="auto",
-        n_jobs=None,
-        client=None,
-        random_state=None,
-        verbose=0,
-    ):
+        latent_dim: int = 32,
+        n_critics: int = 4,
+        cost: str = "auto",
+        coupling: str = "shared",
+        debias: bool | str = "auto",
+        n_critic_steps: int = 1,
+        n_potential_steps: int = 5,
+        module: Callable[..., Any] | None = None,
+        critic_module: Callable[..., Any] | None = None,
+        scaling: str = "auto",
+        max_iter: int = 1500,
+        batch_size: int = 64,
+        lr: float | str = "auto",
+        n_jobs: int | None = None,
+        client: Any = None,
+        random_state: RandomStateLike = None,
+        verbose: int = 0,
+    ) -> None:
         self.latent_dim = latent_dim
         self.n_critics = n_critics
         self.cost = cost
@@ -215,10 +228,10 @@ class WassersteinGenerator(DensityMixin, EstimatorMixin, BaseEstimator):
 
     # A client belongs to its process: clones share it, and nothing that is stored has it.
 
-    def __getstate__(self):
+    def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "client": None}
 
-    def __sklearn_clone__(self):
+    def __sklearn_clone__(self) -> Self:
         bare = copy.copy(self)
         clone = super(WassersteinGenerator, bare).__sklearn_clone__()
         clone.client = self.client
@@ -227,7 +240,7 @@ class WassersteinGenerator(DensityMixin, EstimatorMixin, BaseEstimator):
     # Fit
 
     @fit_method
-    def fit(self, X, y=None):
+    def fit(self, X: MatrixLike, y: None = None) -> Self:
         """Train the generator.
 
         Parameters
@@ -406,7 +419,7 @@ class WassersteinGenerator(DensityMixin, EstimatorMixin, BaseEstimator):
         },
         prefer_skip_nested_validation=True,
     )
-    def sample(self, n_samples=1, random_state=None):
+    def sample(self, n_samples: int = 1, random_state: RandomStateLike = None) -> NDArray:
         """Draw new rows.
 
         Columns of whole numbers, columns with bounds and constant columns come back as such.
@@ -427,7 +440,7 @@ class WassersteinGenerator(DensityMixin, EstimatorMixin, BaseEstimator):
         Z = self._draw(n_samples, check_random_state(random_state))
         return self._columns.decode(Z).astype(self._dtype)
 
-    def score(self, X, y=None):
+    def score(self, X: MatrixLike, y: None = None) -> float:
         """Return the negative distance of rows to as many samples, in the units of X.
 
         Parameters

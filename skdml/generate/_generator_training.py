@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from ..utils._torch import seeded_torch
@@ -136,7 +137,7 @@ def train(
 
 
 def ask_critics(
-    crew: Crew, update: int, points: np.ndarray, n_potential_steps: int | None
+    crew: Crew, update: int, points: NDArray, n_potential_steps: int | None
 ) -> list[Part]:
     """Return the parts of all critics in an update, with potentials of their own or shared ones."""
     if n_potential_steps is None:
@@ -167,7 +168,7 @@ class RunningMean:
         The mean, as a state dict of the network.
     """
 
-    def __init__(self, network: nn.Module):
+    def __init__(self, network: nn.Module) -> None:
         self.state = {name: value.clone() for name, value in network.state_dict().items()}
         self._network = network
         self._n_added = 0

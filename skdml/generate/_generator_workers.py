@@ -13,10 +13,11 @@ import warnings
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any
+from typing import Any, Self
 
 import joblib
 import numpy as np
+from numpy.typing import NDArray
 
 from .._parallel import limit_threads
 from ._critics import Critic, CriticSettings
@@ -43,7 +44,9 @@ class CriticGroup:
         What all critics share.
     """
 
-    def __init__(self, critics: Sequence[tuple[int, np.ndarray, Any]], settings: CriticSettings):
+    def __init__(
+        self, critics: Sequence[tuple[int, NDArray, Any]], settings: CriticSettings
+    ) -> None:
         self.critics = [
             Critic(number, rows, settings, checkpoint) for number, rows, checkpoint in critics
         ]
@@ -83,7 +86,9 @@ class Crew:
         Bytes of numbers to and from one critic, by method.
     """
 
-    def __init__(self, shards: Sequence[np.ndarray], settings: CriticSettings, n_groups: int = 1):
+    def __init__(
+        self, shards: Sequence[NDArray], settings: CriticSettings, n_groups: int = 1
+    ) -> None:
         self._shards, self._settings = shards, settings
         self._numbers = [
             list(range(first, len(shards), n_groups)) for first in range(min(n_groups, len(shards)))
@@ -94,7 +99,7 @@ class Crew:
         self.n_restarts = 0
         self.traffic: Counter[str] = Counter()
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         try:
             for place in range(len(self._groups)):
                 self._begin(place)
@@ -103,7 +108,7 @@ class Crew:
             raise
         return self
 
-    def __exit__(self, *exc_info):
+    def __exit__(self, *exc_info: object) -> None:
         for place in range(len(self._groups)):
             self._end(place)
 
@@ -235,7 +240,7 @@ class _GroupProcess:
         As in `CriticGroup`.
     """
 
-    def __init__(self, critics: Sequence[Any], settings: CriticSettings):
+    def __init__(self, critics: Sequence[Any], settings: CriticSettings) -> None:
         from joblib.externals.loky.process_executor import ProcessPoolExecutor
 
         self._pool = ProcessPoolExecutor(max_workers=1)
@@ -293,7 +298,7 @@ class DaskCrew(Crew):
         As in `Crew`.
     """
 
-    def __init__(self, client: Any, shards: Sequence[np.ndarray], settings: CriticSettings):
+    def __init__(self, client: Any, shards: Sequence[NDArray], settings: CriticSettings) -> None:
         self._client = client
         self._futures: dict[int, Any] = {}
         super().__init__(shards, settings, len(self._workers()))
@@ -350,7 +355,7 @@ def _nbytes(value):
 
 
 def make_crew(
-    shards: Sequence[np.ndarray], settings: CriticSettings, n_jobs: int | None, client: Any
+    shards: Sequence[NDArray], settings: CriticSettings, n_jobs: int | None, client: Any
 ) -> Crew:
     """Return the crew for a fit: of a cluster, of several processes, or of this process."""
     if client is not None:

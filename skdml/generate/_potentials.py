@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .._optional import optional_import
 from ..transport._sinkhorn import cost_matrices
@@ -22,7 +23,7 @@ _N_SWEEPS = 20
 _FIRST_STEP = 0.1
 
 
-def exact_plan(costs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def exact_plan(costs: NDArray) -> tuple[NDArray, NDArray]:
     """Return the cheapest transport plan and the best potentials, by POT's network simplex.
 
     Parameters
@@ -49,7 +50,7 @@ def exact_plan(costs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return plan, log["v"] - log["v"].mean()
 
 
-def soft_potentials(costs: np.ndarray) -> np.ndarray:
+def soft_potentials(costs: NDArray) -> NDArray:
     """Return potentials near the best ones, by sweeps of Sinkhorn's algorithm.
 
     They are a start for `ascend`, and several times as quick as those of the exact plan.
@@ -79,33 +80,31 @@ def soft_potentials(costs: np.ndarray) -> np.ndarray:
     return potentials - potentials.mean()
 
 
-def assign_cells(costs: np.ndarray, potentials: np.ndarray) -> np.ndarray:
+def assign_cells(costs: NDArray, potentials: NDArray) -> NDArray:
     """Return the point to whose cell each row belongs."""
     return np.argmin(costs - potentials, axis=1)
 
 
-def cell_masses(costs: np.ndarray, potentials: np.ndarray) -> np.ndarray:
+def cell_masses(costs: NDArray, potentials: NDArray) -> NDArray:
     """Return the mass of each cell, 1 where it has its share of the rows."""
     n_rows, n_points = costs.shape
     counts = np.bincount(assign_cells(costs, potentials), minlength=n_points)
     return counts * (n_points / n_rows)
 
 
-def cell_plan(costs: np.ndarray, potentials: np.ndarray) -> np.ndarray:
+def cell_plan(costs: NDArray, potentials: NDArray) -> NDArray:
     """Return the plan that sends each row to the point of its cell."""
     plan = np.zeros(costs.shape)
     plan[np.arange(len(costs)), assign_cells(costs, potentials)] = 1 / len(costs)
     return plan
 
 
-def dual_value(costs: np.ndarray, potentials: np.ndarray) -> float:
+def dual_value(costs: NDArray, potentials: NDArray) -> float:
     """Return the dual value, which no potentials bring above the transport cost."""
     return float(potentials.mean() + (costs - potentials).min(axis=1).mean())
 
 
-def ascend(
-    masses: Callable[[np.ndarray], np.ndarray], starts: np.ndarray, n_steps: int
-) -> np.ndarray:
+def ascend(masses: Callable[[NDArray], NDArray], starts: NDArray, n_steps: int) -> NDArray:
     """Improve potentials by steps along the gradient of the dual value.
 
     That gradient is the weight of a point less the mass of its cell. The ascent starts from the
@@ -132,14 +131,12 @@ def ascend(
     return potentials
 
 
-def costs_between(A: np.ndarray, B: np.ndarray, p: int) -> np.ndarray:
+def costs_between(A: NDArray, B: NDArray, p: int) -> NDArray:
     """Return Euclidean distances (p = 1) or their squares (p = 2) of the rows of A and B."""
     return cost_matrices(A[None], B[None], p)[0]
 
 
-def transport_gradient(
-    A: np.ndarray, B: np.ndarray, costs: np.ndarray, plan: np.ndarray, p: int
-) -> np.ndarray:
+def transport_gradient(A: NDArray, B: NDArray, costs: NDArray, plan: NDArray, p: int) -> NDArray:
     """Return the gradient of what a plan costs, by the rows of A.
 
     It holds the plan fixed. At the best plan it is that of the optimal cost: by the envelope

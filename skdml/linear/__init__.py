@@ -1,5 +1,7 @@
 """One metric for the whole space."""
 
+from __future__ import annotations
+
 from ._ditml import DITMLTransformer
 from ._gmml import GMMLTransformer
 from ._metric import MahalanobisMetric

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from numbers import Integral
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted
 
 from .._parallel import is_dask_array
 from ..constraints import check_pairs, make_pairs
+from ..utils._bases import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from ..utils._pairs import check_index_pairs
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions, validate_data
+from ..utils._typing import MatrixLike, RandomStateLike, Request
 from ..utils.validation import as_array
+from ._metric import MahalanobisMetric
 
 
 class LinearMetricLearner(
@@ -35,7 +39,18 @@ class LinearMetricLearner(
         "verbose": ["verbose"],
     }
 
-    def __sklearn_tags__(self):
+    n_components: int | None
+    n_constraints: int | None
+    random_state: RandomStateLike
+    metric_: MahalanobisMetric
+
+    if TYPE_CHECKING:  # scikit-learn makes these from the signatures, for metadata routing
+
+        def set_fit_request(
+            self, *, pairs: Request = None, pair_labels: Request = None
+        ) -> Self: ...
+
+    def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.required = True
         tags.input_tags.sparse = True
@@ -104,7 +119,7 @@ class LinearMetricLearner(
             )
         return X
 
-    def transform(self, X):
+    def transform(self, X: MatrixLike) -> NDArray:
         """Map rows into the space where plain Euclidean distance is the learned metric.
 
         Parameters
@@ -136,7 +151,7 @@ class LinearMetricLearner(
     def _n_features_out(self):
         return self.metric_.n_outputs
 
-    def pair_distance(self, pairs, X=None):
+    def pair_distance(self, pairs: ArrayLike, X: MatrixLike | None = None) -> NDArray:
         """Return the learned distance of each pair.
 
         Parameters
@@ -172,7 +187,7 @@ class LinearMetricLearner(
             )
         return self.metric_.pair_distance(pairs[:, 0], pairs[:, 1])
 
-    def get_metric(self):
+    def get_metric(self) -> MahalanobisMetric:
         """Return the learned metric as a callable of two vectors.
 
         Returns
@@ -184,7 +199,7 @@ class LinearMetricLearner(
         check_is_fitted(self)
         return self.metric_
 
-    def get_mahalanobis_matrix(self):
+    def get_mahalanobis_matrix(self) -> NDArray:
         """Return the matrix A of the learned metric, n_features x n_features.
 
         Returns

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from .._demo import DemoRow
 from ._ditml import DITMLTransformer
 from ._knn_demo import knn_row, many_features, noisy_digits
 
 
-def demo(verbose=0):
+def demo(verbose: int = 0) -> Iterator[DemoRow]:
     """Yield the rows of DITMLTransformer."""
     model = DITMLTransformer(random_state=0, verbose=verbose)
     X, y = noisy_digits()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from sklearn.datasets import load_wine
 from sklearn.preprocessing import StandardScaler
 
+from .._demo import DemoRow
 from ._gmml import GMMLTransformer
 from ._knn_demo import knn_row, many_features, noisy_digits
 
 
-def demo(verbose=0):
+def demo(verbose: int = 0) -> Iterator[DemoRow]:
     """Yield the rows of GMMLTransformer."""
     model = GMMLTransformer(random_state=0, verbose=verbose)
     X, y = load_wine(return_X_y=True)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
 from .._parallel import find_client, limit_threads
 from ..utils._fit import FitProgress, fit_method
 from ..utils._sklearn import Interval, StrOptions
+from ..utils._typing import MatrixLike, RandomStateLike, Request
 from ._base import LinearMetricLearner
 from ._logdet import LogDetProblem
 from ._logdet_solvers import solve_newton, solve_parallel, solve_sequential
@@ -146,20 +150,36 @@ class DITMLTransformer(LinearMetricLearner):
         "tol": [Interval(Real, 0, None, closed="neither")],
     }
 
+    dual_coef_: NDArray
+    pairs_: NDArray
+    pair_labels_: NDArray
+    bounds_: NDArray
+    kkt_residual_: float
+    duality_gap_: float
+    n_iter_: int
+    stop_reason_: str
+    history_: dict[str, list[Any]]
+
+    if TYPE_CHECKING:  # scikit-learn makes these from the signatures, for metadata routing
+
+        def set_fit_request(
+            self, *, pairs: Request = None, pair_labels: Request = None, bounds: Request = None
+        ) -> Self: ...
+
     def __init__(
         self,
-        gamma=1.0,
-        n_constraints=None,
-        bound_percentiles=(5, 95),
-        prior="identity",
-        solver="auto",
-        n_components=None,
-        max_iter=1000,
-        tol=1e-6,
-        n_jobs=None,
-        random_state=None,
-        verbose=0,
-    ):
+        gamma: float = 1.0,
+        n_constraints: int | None = None,
+        bound_percentiles: str | Sequence[float] = (5, 95),
+        prior: str | ArrayLike = "identity",
+        solver: str = "auto",
+        n_components: int | None = None,
+        max_iter: int = 1000,
+        tol: float = 1e-6,
+        n_jobs: int | None = None,
+        random_state: RandomStateLike = None,
+        verbose: int = 0,
+    ) -> None:
         self.gamma = gamma
         self.n_constraints = n_constraints
         self.bound_percentiles = bound_percentiles
@@ -173,7 +193,15 @@ class DITMLTransformer(LinearMetricLearner):
         self.verbose = verbose
 
     @fit_method
-    def fit(self, X, y=None, *, pairs=None, pair_labels=None, bounds=None):
+    def fit(
+        self,
+        X: MatrixLike,
+        y: ArrayLike | None = None,
+        *,
+        pairs: ArrayLike | None = None,
+        pair_labels: ArrayLike | None = None,
+        bounds: ArrayLike | None = None,
+    ) -> Self:
         """Learn the metric from class labels or from pairs.
 
         Parameters

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from numbers import Real
+from typing import Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.linalg import LinAlgError
 
 from .._parallel import find_client, limit_threads
 from ..utils._fit import FitProgress, fit_method
 from ..utils._sklearn import Interval
+from ..utils._typing import MatrixLike, RandomStateLike
 from ._base import LinearMetricLearner
 from ._gmml_solver import geometric_mean
 from ._pairs import PairDifferences
@@ -100,15 +103,15 @@ class GMMLTransformer(LinearMetricLearner):
 
     def __init__(
         self,
-        geodesic=0.5,
-        reg=0.1,
-        prior="identity",
-        n_constraints=None,
-        n_components=None,
-        n_jobs=None,
-        random_state=None,
-        verbose=0,
-    ):
+        geodesic: float = 0.5,
+        reg: float = 0.1,
+        prior: str | ArrayLike = "identity",
+        n_constraints: int | None = None,
+        n_components: int | None = None,
+        n_jobs: int | None = None,
+        random_state: RandomStateLike = None,
+        verbose: int = 0,
+    ) -> None:
         self.geodesic = geodesic
         self.reg = reg
         self.prior = prior
@@ -119,7 +122,14 @@ class GMMLTransformer(LinearMetricLearner):
         self.verbose = verbose
 
     @fit_method
-    def fit(self, X, y=None, *, pairs=None, pair_labels=None):
+    def fit(
+        self,
+        X: MatrixLike,
+        y: ArrayLike | None = None,
+        *,
+        pairs: ArrayLike | None = None,
+        pair_labels: ArrayLike | None = None,
+    ) -> Self:
         """Learn the metric from class labels or from pairs.
 
         Parameters

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.datasets import load_digits, make_classification
 from sklearn.model_selection import train_test_split
 from sklearn.neighbors import KNeighborsClassifier
@@ -12,7 +15,9 @@ from .._demo._runner import Stopwatch
 from ..plot import EmbeddingDisplay, MetricMatrixDisplay
 
 
-def knn_row(model, task, X, y, explanation, scaler=None):
+def knn_row(
+    model: Any, task: str, X: NDArray, y: NDArray, explanation: str, scaler: Any = None
+) -> DemoRow:
     """Fit on one half of the rows, and compare nearest neighbours on the other."""
     X_train, X_test, y_train, y_test = train_test_split(
         X, y, test_size=0.5, stratify=y, random_state=0
@@ -41,13 +46,13 @@ def knn_row(model, task, X, y, explanation, scaler=None):
     )
 
 
-def noisy_digits():
+def noisy_digits() -> tuple[NDArray, NDArray]:
     """Digits with 30 columns that say nothing about them."""
     X, y = load_digits(return_X_y=True)
     return np.hstack([X, np.random.RandomState(0).normal(scale=6, size=(len(X), 30))]), y
 
 
-def many_features():
+def many_features() -> tuple[NDArray, NDArray]:
     """160 rows of three classes with 5,000 features."""
     return make_classification(
         160, 5000, n_informative=60, n_redundant=200, n_classes=3, class_sep=3.0, random_state=0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from scipy.linalg import LinAlgError, blas, cho_factor, cho_solve
@@ -263,7 +264,15 @@ def _line_search(evaluate, point, direction, step):
 class _Log:
     """Where a solver is, what it has seen, and whether to stop."""
 
-    def __init__(self, problem, max_iter, tol, before_round, callback, record):
+    def __init__(
+        self,
+        problem: Any,
+        max_iter: int,
+        tol: float,
+        before_round: Callable[[], None] | None,
+        callback: Callable[..., Any] | None,
+        record: bool,
+    ) -> None:
         self._max_iter, self._tol = max_iter, tol
         self._before_round, self._callback = before_round, callback
         self._iterates: list | None = [] if record else None

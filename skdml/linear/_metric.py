@@ -10,6 +10,7 @@ from scipy import sparse
 from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.utils import check_array
 
+from ..utils._typing import MatrixLike
 from ..utils.validation import refuse_if_too_large
 
 
@@ -26,21 +27,21 @@ class SparseRows:
         Subtracted from every row.
     """
 
-    def __init__(self, mixing, rows, mean):
+    def __init__(self, mixing: NDArray, rows: Any, mean: NDArray) -> None:
         self.mixing = mixing
         self.rows = rows
         self.mean = mean
         self.shape = (mixing.shape[0], rows.shape[1])
         self.dtype = rows.dtype
 
-    def project(self, X):
+    def project(self, X: Any) -> NDArray:
         """Return ``X @ directions.T``."""
         offset = np.asarray(X @ self.mean)
         products = X @ self.rows.T
         products = products.toarray() if sparse.issparse(products) else np.asarray(products)
         return products @ self.mixing.T - np.multiply.outer(offset, self.mixing.sum(axis=1))
 
-    def toarray(self):
+    def toarray(self) -> NDArray:
         """Return the directions as a dense array."""
         return self.mixing @ self.rows - np.multiply.outer(self.mixing.sum(axis=1), self.mean)
 
@@ -83,7 +84,7 @@ class MahalanobisMetric:
         scale: float = 1.0,
         directions: Any = None,
         weights: ArrayLike | None = None,
-    ):
+    ) -> None:
         if directions is None:
             directions = np.empty((0, n_features))
             weights = np.empty(0)
@@ -154,7 +155,7 @@ class MahalanobisMetric:
             return self.directions.project(X)
         return np.asarray(X @ self.directions.T)
 
-    def transform(self, X: Any) -> NDArray:
+    def transform(self, X: MatrixLike) -> NDArray:
         """Map rows so that plain Euclidean distance between them is this metric.
 
         Parameters
@@ -195,7 +196,7 @@ class MahalanobisMetric:
             )
         return float(self._norms(difference[None])[0])
 
-    def pair_distance(self, X: Any, Y: Any) -> NDArray:
+    def pair_distance(self, X: MatrixLike, Y: MatrixLike) -> NDArray:
         """Return the distance of each row of X to the same row of Y.
 
         Parameters
@@ -223,7 +224,7 @@ class MahalanobisMetric:
             squared = np.einsum("ij,ij->i", differences, differences)
         return np.sqrt(np.maximum(self.scale * squared + along**2 @ self.weights, 0))
 
-    def pairwise(self, X: Any, Y: Any = None) -> NDArray:
+    def pairwise(self, X: MatrixLike, Y: MatrixLike | None = None) -> NDArray:
         """Return the distances of all rows of X to all rows of Y.
 
         Parameters
@@ -273,7 +274,7 @@ class MahalanobisMetric:
         A[np.diag_indices_from(A)] += self.scale
         return A
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return (
             f"{type(self).__name__}(n_features={self.n_features}, scale={self.scale:.4g}, "
             f"rank={self.rank})"

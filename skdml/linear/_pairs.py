@@ -8,7 +8,7 @@ one number per pair travel.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +47,7 @@ class PairDifferences:
         *,
         n_jobs: int | None = None,
         client: Any = None,
-    ):
+    ) -> None:
         self.n_pairs = len(coordinates if pairs is None else pairs)
         self.rank = coordinates.shape[1]
         self._cuts = [
@@ -128,10 +128,10 @@ class PairDifferences:
         """Bytes sent to and from the workers of a cluster so far, without the blocks."""
         return getattr(self._shards, "bytes_moved", 0)
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc_info):
+    def __exit__(self, *exc_info: object) -> None:
         self._shards.__exit__(*exc_info)
         self._differences = None
 
@@ -194,7 +194,7 @@ def _squared_norms(block, factor):
     return out
 
 
-def map_rows(rows, factor):
+def map_rows(rows: NDArray, factor: NDArray) -> NDArray:
     """Return ``rows @ factor.T`` for a lower triangular factor, at half the cost."""
     # In Fortran's order rows.T is what lies in memory: factor @ rows.T, in place of a copy.
     return blas.dtrmm(1.0, factor, rows.T, side=0, lower=1).T

@@ -52,7 +52,9 @@ class Span:
         moment = self.coordinates.T @ self.coordinates
         return moment.compute() if is_dask_array(moment) else moment
 
-    def metric(self, A: NDArray, scale: float, n_components: int | None, dtype: Any):
+    def metric(
+        self, A: NDArray, scale: float, n_components: int | None, dtype: Any
+    ) -> MahalanobisMetric:
         """Carry a metric in these coordinates over to the whole space.
 
         Parameters

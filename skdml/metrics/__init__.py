@@ -1,5 +1,7 @@
 """Measures of embeddings (retrieval, clustering), of rankings by query and of generated rows."""
 
+from __future__ import annotations
+
 from ._clustering import cluster_f1, cluster_nmi
 from ._generation import (
     SampleQuality,

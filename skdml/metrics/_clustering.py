@@ -1,22 +1,24 @@
 """Measures of how well clusters of embeddings agree with labels."""
 
-import numpy as np
-from numpy.typing import ArrayLike
+from __future__ import annotations
+
+from numpy.typing import ArrayLike, NDArray
 from sklearn.cluster import KMeans
 from sklearn.metrics import normalized_mutual_info_score
 from sklearn.metrics.cluster import pair_confusion_matrix
 
+from ..utils._typing import MatrixLike, RandomStateLike
 from ..utils.validation import encode
 from ._validation import check_count, check_embeddings, check_vector
 
 
 def _clusters(
-    embeddings: ArrayLike,
+    embeddings: MatrixLike,
     labels: ArrayLike,
     n_clusters: int | None,
     n_init: int,
-    random_state: int | np.random.RandomState | None,
-) -> tuple[np.ndarray, np.ndarray]:
+    random_state: RandomStateLike,
+) -> tuple[NDArray, NDArray]:
     """Return the labels as integers and the clusters that k-means finds."""
     X = check_embeddings(embeddings, "embeddings", min_samples=2)
     distinct, codes = encode(check_vector(labels, "labels", len(X)), "labels")
@@ -30,12 +32,12 @@ def _clusters(
 
 
 def cluster_nmi(
-    embeddings: ArrayLike,
+    embeddings: MatrixLike,
     labels: ArrayLike,
     *,
     n_clusters: int | None = None,
     n_init: int = 3,
-    random_state: int | np.random.RandomState | None = None,
+    random_state: RandomStateLike = None,
 ) -> float:
     """NMI of the labels and k-means clusters (normalized mutual information).
 
@@ -78,12 +80,12 @@ def cluster_nmi(
 
 
 def cluster_f1(
-    embeddings: ArrayLike,
+    embeddings: MatrixLike,
     labels: ArrayLike,
     *,
     n_clusters: int | None = None,
     n_init: int = 3,
-    random_state: int | np.random.RandomState | None = None,
+    random_state: RandomStateLike = None,
 ) -> float:
     """Pairwise F1 of k-means clusters.
 

@@ -1,14 +1,16 @@
 """Measures of generated rows: how near they are to real ones, and how much of these they cover."""
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 from scipy.linalg import eigvalsh
 from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.neighbors import NearestNeighbors
 
 from .._optional import optional_import
+from ..utils._typing import MatrixLike
 from ._validation import check_count, check_embeddings
 
 
@@ -26,7 +28,7 @@ def _check_both(first, second, names, min_samples=1):
     return arrays
 
 
-def wasserstein_distance(X: ArrayLike, Y: ArrayLike) -> float:
+def wasserstein_distance(X: MatrixLike, Y: MatrixLike) -> float:
     """Compute the exact 2-Wasserstein distance of two sets of rows.
 
     The square root of what it costs at least to move the rows of one set to those of the other,
@@ -66,7 +68,7 @@ def wasserstein_distance(X: ArrayLike, Y: ArrayLike) -> float:
     return float(np.sqrt(max(value, 0.0)))
 
 
-def frechet_distance(X: ArrayLike, Y: ArrayLike) -> float:
+def frechet_distance(X: MatrixLike, Y: MatrixLike) -> float:
     """Compute the Frechet distance of the Gaussians with the moments of two sets of rows.
 
     Rows are usually features of images, from a network that was trained to tell images apart.
@@ -110,7 +112,7 @@ class SampleQuality(NamedTuple):
     coverage: float
 
 
-def sample_quality(real: ArrayLike, generated: ArrayLike, *, k: int = 5) -> SampleQuality:
+def sample_quality(real: MatrixLike, generated: MatrixLike, *, k: int = 5) -> SampleQuality:
     """Compute precision, recall, density and coverage of generated rows.
 
     The neighbourhood of a row is the ball that reaches to its k-th nearest other row of its set.
@@ -173,7 +175,7 @@ def _radii(X, k):
     return NearestNeighbors(n_neighbors=k).fit(X).kneighbors()[0][:, -1]
 
 
-def nearest_row_ratio(train: ArrayLike, real: ArrayLike, generated: ArrayLike) -> float:
+def nearest_row_ratio(train: MatrixLike, real: MatrixLike, generated: MatrixLike) -> float:
     """Compute how near generated rows are to training rows, beside real rows that are new.
 
     Parameters

@@ -1,5 +1,7 @@
 """The nearest gallery items of every query: exact, in bounded memory, ties by index."""
 
+from __future__ import annotations
+
 import math
 import numbers
 from collections.abc import Callable, Iterator
@@ -7,7 +9,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 from sklearn import get_config
 from sklearn.metrics import pairwise_distances
 
@@ -24,20 +26,20 @@ EXACT_BLOCK = 2**16
 class _Distances(Protocol):
     """What the search needs to know of a metric."""
 
-    def block(self, rows: np.ndarray) -> np.ndarray:
+    def block(self, rows: NDArray) -> NDArray:
         """Return a new array of scores, queries `rows` by gallery, that rank like distances."""
 
-    def slack(self, rows: np.ndarray, kth: np.ndarray) -> np.ndarray:
+    def slack(self, rows: NDArray, kth: NDArray) -> NDArray:
         """Return for each row the difference of two scores below which their order is open.
 
         It has to hold for the scores up to the k-th smallest, `kth`, and slightly above.
         """
 
-    def exact(self, row: int, cols: np.ndarray) -> np.ndarray:
+    def exact(self, row: int, cols: NDArray) -> NDArray:
         """Return values that settle the order where the scores of `block` leave it open."""
 
     @property
-    def finer(self) -> "_Distances | None":
+    def finer(self) -> _Distances | None:
         """The same distances with less slack, to be tried before `exact`."""
 
 
@@ -46,10 +48,10 @@ class _ByValue:
 
     finer = None
 
-    def __init__(self, X: np.ndarray, Y: np.ndarray, metric: Metric):
+    def __init__(self, X: NDArray, Y: NDArray, metric: Metric) -> None:
         self.X, self.Y, self.metric = X, Y, metric
 
-    def block(self, rows: np.ndarray) -> np.ndarray:
+    def block(self, rows: NDArray) -> NDArray:
         X = self.X[rows]
         if hasattr(self.metric, "pairwise"):
             values = np.array(self.metric.pairwise(X, self.Y), dtype=np.float64)
@@ -68,10 +70,10 @@ class _ByValue:
             )
         return values
 
-    def slack(self, rows: np.ndarray, kth: np.ndarray) -> np.ndarray:
+    def slack(self, rows: NDArray, kth: NDArray) -> NDArray:
         return np.zeros(len(rows))
 
-    def exact(self, row: int, cols: np.ndarray) -> np.ndarray:
+    def exact(self, row: int, cols: NDArray) -> NDArray:
         return np.zeros(len(cols))
 
 
@@ -84,7 +86,7 @@ class _ByProduct:
     nor on cancellation.
     """
 
-    def __init__(self, X: np.ndarray, Y: np.ndarray, cosine: bool, dtype: DTypeLike):
+    def __init__(self, X: NDArray, Y: NDArray, cosine: bool, dtype: DTypeLike) -> None:
         self.X, self.Y, self.cosine = X, Y, cosine
         self.limits = np.finfo(dtype)
         if cosine:
@@ -108,12 +110,12 @@ class _ByProduct:
             self.y_squared = _sums_of_squares(self.items).astype(dtype)
         self.y_norm = math.sqrt(self.y_squared.max())
 
-    def block(self, rows: np.ndarray) -> np.ndarray:
+    def block(self, rows: NDArray) -> NDArray:
         scores = (-2 * self.queries[rows]) @ self.items.T
         scores += self.y_squared
         return scores
 
-    def slack(self, rows: np.ndarray, kth: np.ndarray) -> np.ndarray:
+    def slack(self, rows: NDArray, kth: NDArray) -> NDArray:
         # The error of a score is below (d + 4) eps (|x| + |y|)^2, the rest is for the rounding of
         # the bound itself. By the triangle inequality |x| + |y| <= 3 max(|x|, |x - y|), which
         # keeps one far-off item from widening the slack of all queries.
@@ -125,12 +127,12 @@ class _ByProduct:
         return 2 * error
 
     @cached_property
-    def finer(self) -> "_ByProduct | None":
+    def finer(self) -> _ByProduct | None:
         if self.limits.dtype == np.float64:
             return None
         return _ByProduct(self.X, self.Y, self.cosine, np.float64)
 
-    def exact(self, row: int, cols: np.ndarray) -> np.ndarray:
+    def exact(self, row: int, cols: NDArray) -> NDArray:
         # Of equal rows only the first is measured: embeddings that have collapsed are all equal.
         first = self.first_equal[cols]
         seen = np.zeros(len(self.Y), dtype=bool)
@@ -148,29 +150,29 @@ class _ByProduct:
         return values[first]
 
     @cached_property
-    def first_equal(self) -> np.ndarray:
+    def first_equal(self) -> NDArray:
         """For each gallery item the position of the first one that is equal to it."""
         rows = self.Y.view(np.dtype((np.void, self.Y.itemsize * self.Y.shape[1]))).ravel()
         _, first, inverse = np.unique(rows, return_index=True, return_inverse=True)
         return first[inverse]
 
-    def _double(self, rows: np.ndarray) -> np.ndarray:
+    def _double(self, rows: NDArray) -> NDArray:
         rows = rows.astype(np.float64, copy=False)
         if self.cosine:
             return _unit_rows(rows)
         return rows if 1e-100 < self.scale < 1e100 else rows * self.scale
 
 
-def _largest(X: np.ndarray) -> float:
+def _largest(X: NDArray) -> float:
     return max(float(X.max()), -float(X.min()))
 
 
-def _sums_of_squares(X: np.ndarray) -> np.ndarray:
+def _sums_of_squares(X: NDArray) -> NDArray:
     """Return the squared norms of the rows; equal rows give equal bits, wherever they stand."""
     return np.einsum("ij,ij->i", X, X, dtype=np.float64)
 
 
-def _unit_rows(X: np.ndarray) -> np.ndarray:
+def _unit_rows(X: NDArray) -> NDArray:
     """Divide every row by its norm; rows of zeros stay."""
     _, exponents = np.frexp(np.abs(X).max(axis=1, keepdims=True))
     X = np.ldexp(X, -exponents)
@@ -180,7 +182,7 @@ def _unit_rows(X: np.ndarray) -> np.ndarray:
     return X
 
 
-def _distances(X: np.ndarray, Y: np.ndarray, metric: Metric) -> _Distances:
+def _distances(X: NDArray, Y: NDArray, metric: Metric) -> _Distances:
     if isinstance(metric, str):
         if metric in ("euclidean", "l2", "sqeuclidean", "cosine"):
             return _ByProduct(X, Y, metric == "cosine", X.dtype)
@@ -198,13 +200,13 @@ def _distances(X: np.ndarray, Y: np.ndarray, metric: Metric) -> _Distances:
 
 
 def nearest(
-    X: np.ndarray,
-    Y: np.ndarray,
-    k: int | np.ndarray,
+    X: NDArray,
+    Y: NDArray,
+    k: int | NDArray,
     *,
     metric: Metric = "euclidean",
     working_memory: float | None = None,
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+) -> Iterator[tuple[NDArray, NDArray]]:
     """Yield, chunk by chunk, the nearest rows of Y for rows of X.
 
     Parameters
@@ -255,7 +257,7 @@ def _memory(working_memory: float | None) -> float:
     return float(working_memory)
 
 
-def _k_nearest(distances: _Distances, rows: np.ndarray, k: int, exclude_self: bool) -> np.ndarray:
+def _k_nearest(distances: _Distances, rows: NDArray, k: int, exclude_self: bool) -> NDArray:
     """Return the k nearest gallery items of the queries `rows`, in order."""
     scores = distances.block(rows)
     if exclude_self:

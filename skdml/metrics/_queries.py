@@ -1,12 +1,14 @@
 """The core of the measures by query: documents sorted by query and score."""
 
+from __future__ import annotations
+
 import math
 import numbers
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from ..utils.validation import encode
 from ._validation import check_count, check_numbers, check_vector
@@ -18,18 +20,18 @@ NoRelevant = Literal["skip", "zero", "one"]
 class Ranking:
     """Documents grouped by query and, within a query, best score first."""
 
-    queries: np.ndarray  # the distinct query ids
-    starts: np.ndarray  # where each query begins
-    segment: np.ndarray  # for each document, the position of its query
-    position: np.ndarray  # for each document, its rank in the query from 0
-    grades: np.ndarray
-    ideal: np.ndarray  # the grades of each query, best grade first
+    queries: NDArray  # the distinct query ids
+    starts: NDArray  # where each query begins
+    segment: NDArray  # for each document, the position of its query
+    position: NDArray  # for each document, its rank in the query from 0
+    grades: NDArray
+    ideal: NDArray  # the grades of each query, best grade first
 
-    def sums(self, values: np.ndarray) -> np.ndarray:
+    def sums(self, values: NDArray) -> NDArray:
         """Return the sum of the values of each query."""
         return np.add.reduceat(values, self.starts)
 
-    def maxima(self, values: np.ndarray) -> np.ndarray:
+    def maxima(self, values: NDArray) -> NDArray:
         """Return the largest value of each query."""
         return np.maximum.reduceat(values, self.starts)
 
@@ -64,14 +66,14 @@ def check_cutoff(k: int | None) -> float:
     return math.inf if k is None else check_count(k, "k")
 
 
-def relevant(ranking: Ranking, threshold: float) -> np.ndarray:
+def relevant(ranking: Ranking, threshold: float) -> NDArray:
     """Return for each document whether its grade is above the threshold."""
     if not isinstance(threshold, numbers.Real) or not math.isfinite(threshold):
         raise ValueError(f"threshold must be a finite number, got {threshold!r}.")
     return ranking.grades > threshold
 
 
-def mean_over_queries(values: np.ndarray, no_relevant: NoRelevant) -> float:
+def mean_over_queries(values: NDArray, no_relevant: NoRelevant) -> float:
     """Return the mean; NaN stands for a query without relevant document."""
     if no_relevant not in ("skip", "zero", "one"):
         raise ValueError(f"no_relevant must be 'skip', 'zero' or 'one', got {no_relevant!r}.")
@@ -88,7 +90,7 @@ def mean_over_queries(values: np.ndarray, no_relevant: NoRelevant) -> float:
     return float(values.mean())
 
 
-def ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
+def ratio(numerator: NDArray, denominator: NDArray) -> NDArray:
     """Divide; NaN where the denominator is zero."""
     result = np.full(len(numerator), np.nan)
     return np.divide(numerator, denominator, out=result, where=denominator > 0)

@@ -1,16 +1,18 @@
 """Measures of rankings of documents by query."""
 
+from __future__ import annotations
+
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from ._queries import NoRelevant, check_cutoff, mean_over_queries, rank, ratio, relevant
 
 
 def ndcg_by_query(
     y_true: ArrayLike, y_score: ArrayLike, qid: ArrayLike | None = None, k: int | None = 10
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[NDArray, NDArray]:
     """NDCG of each query (normalized discounted cumulative gain).
 
     Parameters
@@ -54,7 +56,7 @@ def ndcg_by_query(
     best = ranking.maxima(ranking.grades)
     discount = np.where(ranking.position < cutoff, 1 / np.log2(ranking.position + 2.0), 0.0)
 
-    def gain(grades: np.ndarray) -> np.ndarray:
+    def gain(grades: NDArray) -> NDArray:
         # (2^grade - 1) / 2^best: the ratio is the same, and large grades do not overflow.
         return -np.exp2(grades - best[ranking.segment]) * np.expm1(-grades * math.log(2))
 
@@ -126,7 +128,7 @@ def average_precision_by_query(
     *,
     k: int | None = None,
     threshold: float = 0,
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[NDArray, NDArray]:
     """Average precision of each query.
 
     Parameters
@@ -242,7 +244,7 @@ def reciprocal_rank_by_query(
     *,
     k: int | None = None,
     threshold: float = 0,
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[NDArray, NDArray]:
     """Reciprocal rank of the first relevant document of each query.
 
     Parameters

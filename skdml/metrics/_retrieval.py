@@ -1,12 +1,16 @@
 """Measures of retrieval: how many of an item's nearest neighbours share its label."""
 
+from __future__ import annotations
+
 import numbers
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import overload
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
+from ..utils._typing import MatrixLike
 from ..utils.validation import encode
 from ._neighbors import Metric, nearest
 from ._validation import check_count, check_embeddings, check_vector
@@ -16,25 +20,25 @@ from ._validation import check_count, check_embeddings, check_vector
 class _Task:
     """Queries and a gallery with labels as integers."""
 
-    X: np.ndarray
-    Y: np.ndarray
-    query_codes: np.ndarray
-    gallery_codes: np.ndarray
+    X: NDArray
+    Y: NDArray
+    query_codes: NDArray
+    gallery_codes: NDArray
     n_candidates: int
-    n_matching: np.ndarray  # for each query, the candidates that have its label
+    n_matching: NDArray  # for each query, the candidates that have its label
 
     def matches(
-        self, k: int | np.ndarray, metric: Metric, working_memory: float | None
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        self, k: int | NDArray, metric: Metric, working_memory: float | None
+    ) -> Iterator[tuple[NDArray, NDArray]]:
         """Yield queries and, nearest first, whether their neighbours have their label."""
         for rows, found in nearest(self.X, self.Y, k, metric=metric, working_memory=working_memory):
             yield rows, self.gallery_codes[found] == self.query_codes[rows, None]
 
 
 def _task(
-    embeddings: ArrayLike,
+    embeddings: MatrixLike,
     labels: ArrayLike,
-    gallery: ArrayLike | None,
+    gallery: MatrixLike | None,
     gallery_labels: ArrayLike | None,
 ) -> _Task:
     X = check_embeddings(embeddings, "embeddings", min_samples=2 if gallery is None else 1)
@@ -65,7 +69,7 @@ def _task(
     return _Task(X, Y, query_codes, gallery_codes, len(Y) - alone, n_matching)
 
 
-def _encode_both(labels: np.ndarray, gallery_labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _encode_both(labels: NDArray, gallery_labels: NDArray) -> tuple[NDArray, NDArray]:
     # Joined arrays of numbers and of strings become strings, where 1 and "1" are the same.
     if (labels.dtype.kind in "biuf") != (gallery_labels.dtype.kind in "biuf"):
         raise TypeError(
@@ -76,7 +80,7 @@ def _encode_both(labels: np.ndarray, gallery_labels: np.ndarray) -> tuple[np.nda
     return codes[: len(labels)], codes[len(labels) :]
 
 
-def _check_ks(k: int | Sequence[int] | np.ndarray, n_candidates: int) -> np.ndarray:
+def _check_ks(k: int | Sequence[int] | NDArray, n_candidates: int) -> NDArray:
     values = [k] if np.ndim(k) == 0 else list(k)  # type: ignore[arg-type]
     if not values:
         raise ValueError("k must not be empty.")
@@ -88,22 +92,48 @@ def _check_ks(k: int | Sequence[int] | np.ndarray, n_candidates: int) -> np.ndar
     return np.array(ks)
 
 
-def _at(curve: np.ndarray, ks: np.ndarray, k: object) -> float | np.ndarray:
+def _at(curve: NDArray, ks: NDArray, k: object) -> float | NDArray:
     """Return the values of a curve over 1, 2, ... in the form in which k was given."""
     values = curve[ks - 1]
     return float(values[0]) if isinstance(k, numbers.Integral) else values
 
 
+@overload
 def recall_at_k(
-    embeddings: ArrayLike,
+    embeddings: MatrixLike,
     labels: ArrayLike,
-    k: int | Sequence[int] = 1,
+    k: int = 1,
     *,
-    gallery: ArrayLike | None = None,
+    gallery: MatrixLike | None = None,
     gallery_labels: ArrayLike | None = None,
     metric: Metric = "euclidean",
     working_memory: float | None = None,
-) -> float | np.ndarray:
+) -> float: ...
+
+
+@overload
+def recall_at_k(
+    embeddings: MatrixLike,
+    labels: ArrayLike,
+    k: Sequence[int] | NDArray,
+    *,
+    gallery: MatrixLike | None = None,
+    gallery_labels: ArrayLike | None = None,
+    metric: Metric = "euclidean",
+    working_memory: float | None = None,
+) -> NDArray: ...
+
+
+def recall_at_k(
+    embeddings: MatrixLike,
+    labels: ArrayLike,
+    k: int | Sequence[int] | NDArray = 1,
+    *,
+    gallery: MatrixLike | None = None,
+    gallery_labels: ArrayLike | None = None,
+    metric: Metric = "euclidean",
+    working_memory: float | None = None,
+) -> float | NDArray:
     """Share of the queries that have an item of their label among their k nearest.
 
     Parameters
@@ -172,16 +202,42 @@ def recall_at_k(
     return _at(np.cumsum(first_hits) / len(task.X), ks, k)
 
 
+@overload
 def precision_at_k(
-    embeddings: ArrayLike,
+    embeddings: MatrixLike,
     labels: ArrayLike,
-    k: int | Sequence[int] = 1,
+    k: int = 1,
     *,
-    gallery: ArrayLike | None = None,
+    gallery: MatrixLike | None = None,
     gallery_labels: ArrayLike | None = None,
     metric: Metric = "euclidean",
     working_memory: float | None = None,
-) -> float | np.ndarray:
+) -> float: ...
+
+
+@overload
+def precision_at_k(
+    embeddings: MatrixLike,
+    labels: ArrayLike,
+    k: Sequence[int] | NDArray,
+    *,
+    gallery: MatrixLike | None = None,
+    gallery_labels: ArrayLike | None = None,
+    metric: Metric = "euclidean",
+    working_memory: float | None = None,
+) -> NDArray: ...
+
+
+def precision_at_k(
+    embeddings: MatrixLike,
+    labels: ArrayLike,
+    k: int | Sequence[int] | NDArray = 1,
+    *,
+    gallery: MatrixLike | None = None,
+    gallery_labels: ArrayLike | None = None,
+    metric: Metric = "euclidean",
+    working_memory: float | None = None,
+) -> float | NDArray:
     """Share of the k nearest items that have the query's label, mean over the queries.
 
     Parameters
@@ -234,10 +290,10 @@ def precision_at_k(
 
 
 def r_precision(
-    embeddings: ArrayLike,
+    embeddings: MatrixLike,
     labels: ArrayLike,
     *,
-    gallery: ArrayLike | None = None,
+    gallery: MatrixLike | None = None,
     gallery_labels: ArrayLike | None = None,
     metric: Metric = "euclidean",
     working_memory: float | None = None,
@@ -292,10 +348,10 @@ def r_precision(
 
 
 def map_at_r(
-    embeddings: ArrayLike,
+    embeddings: MatrixLike,
     labels: ArrayLike,
     *,
-    gallery: ArrayLike | None = None,
+    gallery: MatrixLike | None = None,
     gallery_labels: ArrayLike | None = None,
     metric: Metric = "euclidean",
     working_memory: float | None = None,
@@ -357,6 +413,6 @@ def map_at_r(
     return float(total / np.count_nonzero(task.n_matching))
 
 
-def _within_r(match: np.ndarray, r: np.ndarray) -> np.ndarray:
+def _within_r(match: NDArray, r: NDArray) -> NDArray:
     """Keep the matches at the first r ranks of each row."""
     return match & (np.arange(match.shape[1]) < r[:, None])

@@ -1,16 +1,19 @@
 """Checks of the arguments that the measures share."""
 
+from __future__ import annotations
+
 import numbers
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_array
 
+from ..utils._typing import MatrixLike
 from ..utils.validation import as_array
 
 
-def check_embeddings(values: ArrayLike, name: str, min_samples: int = 1) -> np.ndarray:
+def check_embeddings(values: MatrixLike, name: str, min_samples: int = 1) -> NDArray:
     """Return a finite 2-d float32 or float64 array, or say what is wrong with `name`."""
     X = check_array(
         values,
@@ -34,7 +37,7 @@ def check_embeddings(values: ArrayLike, name: str, min_samples: int = 1) -> np.n
     return X
 
 
-def check_vector(values: ArrayLike, name: str, length: int | None = None) -> np.ndarray:
+def check_vector(values: ArrayLike, name: str, length: int | None = None) -> NDArray:
     """Return a non-empty one-dimensional array of the given length."""
     vector = as_array(values)
     if vector.ndim != 1:
@@ -48,7 +51,7 @@ def check_vector(values: ArrayLike, name: str, length: int | None = None) -> np.
     return vector
 
 
-def check_numbers(values: ArrayLike, name: str, length: int | None = None) -> np.ndarray:
+def check_numbers(values: ArrayLike, name: str, length: int | None = None) -> NDArray:
     """Return a non-empty one-dimensional float64 array without NaN or infinity."""
     vector = check_vector(values, name, length)
     try:

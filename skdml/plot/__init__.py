@@ -3,6 +3,8 @@
 They need matplotlib.
 """
 
+from __future__ import annotations
+
 from ._affinity import AffinityDisplay
 from ._consensus import ConsensusDisplay
 from ._convergence import ConvergenceDisplay

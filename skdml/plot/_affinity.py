@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any, Self
+
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from sklearn.manifold import TSNE
 from sklearn.neighbors import kneighbors_graph
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_is_fitted
 
 from .._optional import optional_import
+from ..utils._typing import MatrixLike
 from ._embedding import project
 from ._style import check_axes, class_styles
 
@@ -54,7 +58,14 @@ class AffinityDisplay:
     2
     """
 
-    def __init__(self, positions, edges, given, propagated, confidence):
+    def __init__(
+        self,
+        positions: NDArray,
+        edges: NDArray,
+        given: NDArray,
+        propagated: NDArray,
+        confidence: NDArray,
+    ) -> None:
         self.positions = positions
         self.edges = edges
         self.given = given
@@ -62,7 +73,16 @@ class AffinityDisplay:
         self.confidence = confidence
 
     @classmethod
-    def from_estimator(cls, estimator, X, y, *, max_samples=1000, projection="pca", ax=None):
+    def from_estimator(
+        cls,
+        estimator: Any,
+        X: MatrixLike,
+        y: ArrayLike,
+        *,
+        max_samples: int = 1000,
+        projection: str = "pca",
+        ax: Any = None,
+    ) -> Self:
         """Draw the training samples of a fitted estimator where it embeds them.
 
         Parameters
@@ -104,15 +124,15 @@ class AffinityDisplay:
     @classmethod
     def from_predictions(
         cls,
-        X_embedded,
-        y,
-        propagated,
-        confidence=None,
+        X_embedded: MatrixLike,
+        y: ArrayLike,
+        propagated: ArrayLike,
+        confidence: ArrayLike | None = None,
         *,
-        n_neighbors=10,
-        projection="pca",
-        ax=None,
-    ):
+        n_neighbors: int = 10,
+        projection: str = "pca",
+        ax: Any = None,
+    ) -> Self:
         """Draw samples with given and with propagated labels.
 
         Parameters
@@ -152,7 +172,7 @@ class AffinityDisplay:
             positions = project(X_embedded)
         return cls(positions, edges, given, propagated, confidence).plot(ax=ax)
 
-    def plot(self, ax=None):
+    def plot(self, ax: Any = None) -> Self:
         """Draw the two panels.
 
         Parameters

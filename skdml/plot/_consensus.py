@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any, Self
+
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from ._style import add_legend, check_axis, check_vector, line_style
@@ -39,12 +42,12 @@ class ConsensusDisplay:
     'epoch'
     """
 
-    def __init__(self, consensus, name=None):
+    def __init__(self, consensus: NDArray, name: str | None = None) -> None:
         self.consensus = consensus
         self.name = name
 
     @classmethod
-    def from_estimator(cls, estimator, *, name=None, ax=None):
+    def from_estimator(cls, estimator: Any, *, name: str | None = None, ax: Any = None) -> Self:
         """Draw the training of an estimator that was fitted by several workers.
 
         Parameters
@@ -75,7 +78,9 @@ class ConsensusDisplay:
         return cls.from_predictions(estimator.consensus_, name=name, ax=ax)
 
     @classmethod
-    def from_predictions(cls, consensus, *, name=None, ax=None):
+    def from_predictions(
+        cls, consensus: ArrayLike, *, name: str | None = None, ax: Any = None
+    ) -> Self:
         """Draw distances of replicas.
 
         Parameters
@@ -94,7 +99,7 @@ class ConsensusDisplay:
         """
         return cls(check_vector(consensus, "consensus", "epoch"), name).plot(ax=ax)
 
-    def plot(self, ax=None):
+    def plot(self, ax: Any = None) -> Self:
         """Draw the curve.
 
         Parameters

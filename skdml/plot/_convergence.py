@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, Self
+
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from ._style import add_legend, check_axes, check_vector, line_style
@@ -69,7 +73,16 @@ class ConvergenceDisplay:
     ['round', 'seconds']
     """
 
-    def __init__(self, values, seconds=None, *, rounds=None, name=None, ylabel="loss", log=False):
+    def __init__(
+        self,
+        values: NDArray,
+        seconds: Sequence[float] | NDArray | None = None,
+        *,
+        rounds: Sequence[float] | NDArray | None = None,
+        name: str | None = None,
+        ylabel: str = "loss",
+        log: bool = False,
+    ) -> None:
         self.values = values
         self.seconds = seconds
         self.rounds = rounds
@@ -78,7 +91,9 @@ class ConvergenceDisplay:
         self.log = log
 
     @classmethod
-    def from_estimator(cls, estimator, *, measure=None, name=None, ax=None):
+    def from_estimator(
+        cls, estimator: Any, *, measure: str | None = None, name: str | None = None, ax: Any = None
+    ) -> Self:
         """Draw the training of a fitted estimator.
 
         Parameters
@@ -124,8 +139,16 @@ class ConvergenceDisplay:
 
     @classmethod
     def from_predictions(
-        cls, values, seconds=None, *, rounds=None, name=None, ylabel="loss", log=False, ax=None
-    ):
+        cls,
+        values: ArrayLike,
+        seconds: Sequence[float] | NDArray | None = None,
+        *,
+        rounds: Sequence[float] | NDArray | None = None,
+        name: str | None = None,
+        ylabel: str = "loss",
+        log: bool = False,
+        ax: Any = None,
+    ) -> Self:
         """Draw figures of a training that were noted elsewhere.
 
         Parameters
@@ -157,7 +180,7 @@ class ConvergenceDisplay:
         display = cls(values, seconds, rounds=rounds, name=name, ylabel=ylabel, log=log)
         return display.plot(ax=ax)
 
-    def plot(self, ax=None):
+    def plot(self, ax: Any = None) -> Self:
         """Draw the panels.
 
         Parameters
@@ -193,7 +216,7 @@ class ConvergenceDisplay:
         return self
 
 
-def read_curves(estimator):
+def read_curves(estimator: Any) -> tuple[dict[str, NDArray], Any]:
     """Return the figures that a fitted estimator has of every round, and the seconds if known."""
     history = getattr(estimator, "history_", {})
     if isinstance(history, dict):  # columns, with the time since the start

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any, Self
+
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 from sklearn.decomposition import PCA, TruncatedSVD
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_is_fitted
 
+from ..utils._typing import MatrixLike
 from ._style import check_axes, class_styles
 
 # Longer names of classes stand below the panels.
@@ -47,14 +51,22 @@ class EmbeddingDisplay:
     2
     """
 
-    def __init__(self, before, after, y=None, titles=("input", "learned")):
+    def __init__(
+        self,
+        before: NDArray,
+        after: NDArray,
+        y: NDArray | None = None,
+        titles: tuple[str, str] = ("input", "learned"),
+    ) -> None:
         self.before = before
         self.after = after
         self.y = y
         self.titles = titles
 
     @classmethod
-    def from_estimator(cls, estimator, X, y=None, *, ax=None):
+    def from_estimator(
+        cls, estimator: Any, X: MatrixLike, y: ArrayLike | None = None, *, ax: Any = None
+    ) -> Self:
         """Draw rows as they are and as a fitted transformer maps them.
 
         Parameters
@@ -78,7 +90,15 @@ class EmbeddingDisplay:
         return cls.from_predictions(X, estimator.transform(X), y, titles=titles, ax=ax)
 
     @classmethod
-    def from_predictions(cls, X, X_embedded, y=None, *, titles=("input", "learned"), ax=None):
+    def from_predictions(
+        cls,
+        X: MatrixLike,
+        X_embedded: MatrixLike,
+        y: ArrayLike | None = None,
+        *,
+        titles: tuple[str, str] = ("input", "learned"),
+        ax: Any = None,
+    ) -> Self:
         """Draw rows and their embedding.
 
         Each is shown along its own two leading principal axes.
@@ -105,7 +125,7 @@ class EmbeddingDisplay:
         y = None if y is None else np.asarray(y)
         return cls(project(X), project(X_embedded), y, titles).plot(ax=ax)
 
-    def plot(self, ax=None):
+    def plot(self, ax: Any = None) -> Self:
         """Draw the two panels.
 
         Parameters
@@ -152,7 +172,7 @@ class EmbeddingDisplay:
             self.axes_[-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), **style)
 
 
-def project(X):
+def project(X: MatrixLike) -> NDArray:
     """Return the rows along their two leading principal axes (one: a column of zeros is added)."""
     if sparse.issparse(X):
         return TruncatedSVD(2, random_state=0).fit_transform(X)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from sklearn.decomposition import PCA
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted
 
+from ..utils._typing import MatrixLike, RandomStateLike
 from ._style import COLORS, check_axes, check_vector
 
 
@@ -44,13 +47,23 @@ class GeneratedSamplesDisplay:
     ['real', 'generated']
     """
 
-    def __init__(self, real, generated, image_shape=None):
+    def __init__(
+        self, real: NDArray, generated: NDArray, image_shape: tuple[int, int] | None = None
+    ) -> None:
         self.real = real
         self.generated = generated
         self.image_shape = image_shape
 
     @classmethod
-    def from_estimator(cls, estimator, X, *, image_shape=None, random_state=None, ax=None):
+    def from_estimator(
+        cls,
+        estimator: Any,
+        X: MatrixLike,
+        *,
+        image_shape: tuple[int, int] | None = None,
+        random_state: RandomStateLike = None,
+        ax: Any = None,
+    ) -> Self:
         """Draw rows and as many samples of a fitted generator.
 
         Parameters
@@ -77,7 +90,14 @@ class GeneratedSamplesDisplay:
         return cls.from_predictions(X, samples, image_shape=image_shape, ax=ax)
 
     @classmethod
-    def from_predictions(cls, real, generated, *, image_shape=None, ax=None):
+    def from_predictions(
+        cls,
+        real: MatrixLike,
+        generated: MatrixLike,
+        *,
+        image_shape: tuple[int, int] | None = None,
+        ax: Any = None,
+    ) -> Self:
         """Draw real and generated rows.
 
         Parameters
@@ -110,7 +130,7 @@ class GeneratedSamplesDisplay:
             )
         return cls(real, generated, image_shape).plot(ax=ax)
 
-    def plot(self, ax=None):
+    def plot(self, ax: Any = None) -> Self:
         """Draw the two panels.
 
         Parameters
@@ -147,6 +167,7 @@ class GeneratedSamplesDisplay:
             axes.set_ylim(low[1] - margin[1], high[1] + margin[1])
 
     def _plot_images(self):
+        assert self.image_shape is not None
         height, width = self.image_shape
         side = min(8, math.isqrt(len(self.real)), math.isqrt(len(self.generated)))
         for axes, rows in zip(self.axes_, (self.real, self.generated), strict=True):
@@ -189,12 +210,12 @@ class GeneratorTrainingDisplay:
     2
     """
 
-    def __init__(self, curve, masses):
+    def __init__(self, curve: NDArray, masses: NDArray) -> None:
         self.curve = curve
         self.masses = masses
 
     @classmethod
-    def from_estimator(cls, estimator, *, ax=None):
+    def from_estimator(cls, estimator: Any, *, ax: Any = None) -> Self:
         """Draw the training of a fitted generator.
 
         Parameters
@@ -213,7 +234,7 @@ class GeneratorTrainingDisplay:
         return cls.from_predictions(estimator.wasserstein_curve_, estimator.masses_, ax=ax)
 
     @classmethod
-    def from_predictions(cls, curve, masses, *, ax=None):
+    def from_predictions(cls, curve: ArrayLike, masses: ArrayLike, *, ax: Any = None) -> Self:
         """Draw a training that was noted elsewhere.
 
         Parameters
@@ -234,7 +255,7 @@ class GeneratorTrainingDisplay:
             check_vector(curve, "curve", "update"), check_vector(masses, "masses", "point")
         ).plot(ax=ax)
 
-    def plot(self, ax=None):
+    def plot(self, ax: Any = None) -> Self:
         """Draw the two panels.
 
         Parameters

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, Self
+
 import numpy as np
+from numpy.typing import NDArray
 
 from ..linear import MahalanobisMetric
 from ._style import COLORS, add_legend, check_axes
@@ -43,12 +47,16 @@ class MetricMatrixDisplay:
     2
     """
 
-    def __init__(self, metric: MahalanobisMetric, feature_names=None):
+    def __init__(
+        self, metric: MahalanobisMetric, feature_names: Sequence[str] | NDArray | None = None
+    ) -> None:
         self.metric = metric
         self.feature_names = feature_names
 
     @classmethod
-    def from_estimator(cls, estimator, *, feature_names=None, ax=None):
+    def from_estimator(
+        cls, estimator: Any, *, feature_names: Sequence[str] | NDArray | None = None, ax: Any = None
+    ) -> Self:
         """Draw the metric of a fitted linear metric learner.
 
         Parameters
@@ -71,7 +79,13 @@ class MetricMatrixDisplay:
         return cls.from_predictions(metric, feature_names=feature_names, ax=ax)
 
     @classmethod
-    def from_predictions(cls, metric, *, feature_names=None, ax=None):
+    def from_predictions(
+        cls,
+        metric: MahalanobisMetric,
+        *,
+        feature_names: Sequence[str] | NDArray | None = None,
+        ax: Any = None,
+    ) -> Self:
         """Draw a metric, or the matrix of one that was learned elsewhere.
 
         Parameters
@@ -92,7 +106,7 @@ class MetricMatrixDisplay:
             metric = MahalanobisMetric.from_matrix(metric)
         return cls(metric, feature_names).plot(ax=ax)
 
-    def plot(self, ax=None):
+    def plot(self, ax: Any = None) -> Self:
         """Draw the panels.
 
         Parameters

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any, Self
+
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from ..metrics import ndcg_by_query
+from ..utils._typing import MatrixLike
 from ._style import COLORS, check_axes
 
 
@@ -45,7 +49,13 @@ class RankingDisplay:
     2
     """
 
-    def __init__(self, ndcg, other_ndcg, names=("ranking", "other"), k=10):
+    def __init__(
+        self,
+        ndcg: NDArray,
+        other_ndcg: NDArray,
+        names: tuple[str, str] = ("ranking", "other"),
+        k: int = 10,
+    ) -> None:
         self.ndcg = ndcg
         self.other_ndcg = other_ndcg
         self.names = names
@@ -53,8 +63,18 @@ class RankingDisplay:
 
     @classmethod
     def from_estimator(
-        cls, estimator, X, y, qid=None, *, other, other_name="other", name=None, k=10, ax=None
-    ):
+        cls,
+        estimator: Any,
+        X: MatrixLike,
+        y: ArrayLike,
+        qid: ArrayLike | None = None,
+        *,
+        other: Any,
+        other_name: str = "other",
+        name: str | None = None,
+        k: int = 10,
+        ax: Any = None,
+    ) -> Self:
         """Compare a fitted ranker with another ranking.
 
         Parameters
@@ -91,8 +111,17 @@ class RankingDisplay:
 
     @classmethod
     def from_predictions(
-        cls, y, scores, qid=None, *, other, other_name="other", name="ranking", k=10, ax=None
-    ):
+        cls,
+        y: ArrayLike,
+        scores: ArrayLike,
+        qid: ArrayLike | None = None,
+        *,
+        other: Any,
+        other_name: str = "other",
+        name: str = "ranking",
+        k: int = 10,
+        ax: Any = None,
+    ) -> Self:
         """Compare two rankings given as scores.
 
         Parameters
@@ -123,7 +152,7 @@ class RankingDisplay:
             raise ValueError("y: no query has a relevant document, so there is nothing to draw.")
         return cls(ndcg[counted], other_ndcg[counted], (name, other_name), k).plot(ax=ax)
 
-    def plot(self, ax=None):
+    def plot(self, ax: Any = None) -> Self:
         """Draw the panels.
 
         Parameters

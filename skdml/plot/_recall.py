@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, Self
+
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from ..metrics import recall_at_k
+from ..metrics._neighbors import Metric
+from ..utils._typing import MatrixLike
 from ._style import add_legend, check_axis, line_style
 
 _KS = (1, 2, 4, 8, 16, 32)
@@ -49,7 +55,9 @@ class RecallCurveDisplay:
     2
     """
 
-    def __init__(self, k, recall, name=None):
+    def __init__(
+        self, k: Sequence[int] | NDArray, recall: NDArray, name: str | None = None
+    ) -> None:
         self.k = k
         self.recall = recall
         self.name = name
@@ -57,17 +65,17 @@ class RecallCurveDisplay:
     @classmethod
     def from_estimator(
         cls,
-        estimator,
-        X,
-        y,
+        estimator: Any,
+        X: MatrixLike,
+        y: ArrayLike,
         *,
-        gallery=None,
-        gallery_labels=None,
-        k=None,
-        metric="euclidean",
-        name=None,
-        ax=None,
-    ):
+        gallery: MatrixLike | None = None,
+        gallery_labels: ArrayLike | None = None,
+        k: Sequence[int] | NDArray | None = None,
+        metric: Metric = "euclidean",
+        name: str | None = None,
+        ax: Any = None,
+    ) -> Self:
         """Draw the recall of samples that a fitted transformer maps.
 
         Parameters
@@ -114,16 +122,16 @@ class RecallCurveDisplay:
     @classmethod
     def from_predictions(
         cls,
-        X_embedded,
-        y,
+        X_embedded: ArrayLike,
+        y: ArrayLike,
         *,
-        gallery=None,
-        gallery_labels=None,
-        k=None,
-        metric="euclidean",
-        name=None,
-        ax=None,
-    ):
+        gallery: ArrayLike | None = None,
+        gallery_labels: ArrayLike | None = None,
+        k: Sequence[int] | NDArray | None = None,
+        metric: Metric = "euclidean",
+        name: str | None = None,
+        ax: Any = None,
+    ) -> Self:
         """Draw the recall of embedded samples.
 
         Parameters
@@ -151,7 +159,9 @@ class RecallCurveDisplay:
             The drawn display.
         """
         if k is None:
-            n_candidates = len(X_embedded) - 1 if gallery is None else len(gallery)
+            n_candidates = np.shape(X_embedded if gallery is None else gallery)[0] - (
+                gallery is None
+            )
             k = [number for number in _KS if number <= n_candidates]
         k = np.unique(k)
         recall = recall_at_k(
@@ -159,7 +169,7 @@ class RecallCurveDisplay:
         )
         return cls(k, recall, name).plot(ax=ax)
 
-    def plot(self, ax=None):
+    def plot(self, ax: Any = None) -> Self:
         """Draw the curve.
 
         Parameters
@@ -187,7 +197,7 @@ class RecallCurveDisplay:
         return self
 
 
-def map_gallery(estimator, gallery):
+def map_gallery(estimator: Any, gallery: MatrixLike) -> NDArray:
     """Return samples to be searched, as an estimator maps them: some have a map of their own."""
     transform = getattr(estimator, "transform_database", estimator.transform)
     return transform(gallery)

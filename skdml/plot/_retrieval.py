@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_is_fitted
 
 from .._optional import optional_import
-from ..metrics._neighbors import nearest
+from ..metrics._neighbors import Metric, nearest
 from ..metrics._validation import check_embeddings
+from ..utils._typing import MatrixLike
 from ._recall import map_gallery
 from ._style import RIGHT, WRONG, check_axis
 
@@ -59,7 +62,14 @@ class RetrievalDisplay:
     (4, 5)
     """
 
-    def __init__(self, queries, found, right, labels=None, cmap="gray_r"):
+    def __init__(
+        self,
+        queries: NDArray,
+        found: NDArray,
+        right: NDArray,
+        labels: Any = None,
+        cmap: str = "gray_r",
+    ) -> None:
         self.queries = queries
         self.found = found
         self.right = right
@@ -69,20 +79,20 @@ class RetrievalDisplay:
     @classmethod
     def from_estimator(
         cls,
-        estimator,
-        X,
-        y,
+        estimator: Any,
+        X: MatrixLike,
+        y: ArrayLike,
         *,
-        gallery=None,
-        gallery_labels=None,
-        queries=None,
-        n_queries=5,
-        k=5,
-        metric="euclidean",
-        image_shape=None,
-        cmap="gray_r",
-        ax=None,
-    ):
+        gallery: MatrixLike | None = None,
+        gallery_labels: ArrayLike | None = None,
+        queries: ArrayLike | None = None,
+        n_queries: int = 5,
+        k: int = 5,
+        metric: Metric = "euclidean",
+        image_shape: tuple[int, int] | None = None,
+        cmap: str = "gray_r",
+        ax: Any = None,
+    ) -> Self:
         """Search with a fitted transformer, and draw what is found.
 
         Parameters
@@ -139,21 +149,21 @@ class RetrievalDisplay:
     @classmethod
     def from_predictions(
         cls,
-        X_embedded,
-        y,
-        images,
+        X_embedded: MatrixLike,
+        y: ArrayLike,
+        images: MatrixLike,
         *,
-        gallery=None,
-        gallery_labels=None,
-        gallery_images=None,
-        queries=None,
-        n_queries=5,
-        k=5,
-        metric="euclidean",
-        image_shape=None,
-        cmap="gray_r",
-        ax=None,
-    ):
+        gallery: MatrixLike | None = None,
+        gallery_labels: ArrayLike | None = None,
+        gallery_images: MatrixLike | None = None,
+        queries: ArrayLike | None = None,
+        n_queries: int = 5,
+        k: int = 5,
+        metric: Metric = "euclidean",
+        image_shape: tuple[int, int] | None = None,
+        cmap: str = "gray_r",
+        ax: Any = None,
+    ) -> Self:
         """Search among embedded images, and draw what is found.
 
         Parameters
@@ -208,7 +218,7 @@ class RetrievalDisplay:
             cmap,
         ).plot(ax=ax)
 
-    def plot(self, ax=None):
+    def plot(self, ax: Any = None) -> Self:
         """Draw the images.
 
         Parameters
@@ -268,7 +278,7 @@ class RetrievalDisplay:
         )
 
 
-def choose_queries(y, n_queries):
+def choose_queries(y: NDArray, n_queries: int) -> NDArray:
     """Return the first sample of some classes, spread evenly over them."""
     if n_queries < 1:
         raise ValueError(f"n_queries must be 1 or more, got {n_queries}.")
@@ -277,7 +287,7 @@ def choose_queries(y, n_queries):
     return first[places]
 
 
-def check_queries(queries, y):
+def check_queries(queries: ArrayLike, y: NDArray) -> NDArray:
     """Return the places of queries, if they are places of samples."""
     queries = np.asarray(queries)
     is_vector = queries.ndim == 1 and queries.dtype.kind in "iu" and len(queries)
@@ -289,7 +299,7 @@ def check_queries(queries, y):
     return queries
 
 
-def search(X, gallery, queries, k, metric):
+def search(X: Any, gallery: Any, queries: NDArray, k: int, metric: Metric) -> NDArray:
     """Return the nearest k rows of the gallery (None: the other rows of X) for some rows of X."""
     X = check_embeddings(X, "X_embedded")
     Y = X
@@ -311,7 +321,7 @@ def search(X, gallery, queries, k, metric):
     return places[queries]
 
 
-def as_images(X, image_shape=None):
+def as_images(X: Any, image_shape: tuple[int, int] | None = None) -> NDArray:
     """Return images of shape (n, height, width), or (n, height, width, 3) in colour."""
     X = np.asarray(X)
     if X.ndim == 2:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from .._optional import optional_import
 
@@ -17,13 +20,13 @@ DASHES = ("-", "--", "-.", ":")
 RIGHT, WRONG = COLORS[0], COLORS[1]
 
 
-def class_styles():
+def class_styles() -> Iterator[tuple[str, str]]:
     """Yield (colour, marker) for one class after the other."""
     for marker, color in itertools.cycle(itertools.product(MARKERS, COLORS)):
         yield color, marker
 
 
-def line_style(number):
+def line_style(number: int) -> dict[str, Any]:
     """Return colour, marker and dashes of the line with this number in its axes."""
     return {
         "color": COLORS[number % len(COLORS)],
@@ -32,13 +35,13 @@ def line_style(number):
     }
 
 
-def add_legend(axes, **options):
+def add_legend(axes: Any, **options: Any) -> None:
     """Name the lines of axes that have more than one."""
     if len(axes.lines) > 1 and axes.get_legend_handles_labels()[1]:
         axes.legend(frameon=False, fontsize=8, **options)
 
 
-def check_vector(values, name, entry, finite=True):
+def check_vector(values: ArrayLike, name: str, entry: str, finite: bool = True) -> NDArray:
     """Return numbers as a vector: one for each `entry`, and at least one."""
     values = np.asarray(values, dtype=float)
     if values.ndim != 1 or not len(values):
@@ -51,13 +54,13 @@ def check_vector(values, name, entry, finite=True):
     return values
 
 
-def check_axis(ax, user, **figure_options):
+def check_axis(ax: Any, user: str, **figure_options: Any) -> tuple[Any, Any]:
     """Return one axes: the given one, or that of a new figure."""
     figure, axes = check_axes(ax, 1, user, **figure_options)
     return figure, axes[0]
 
 
-def check_axes(ax, n_axes, user, **figure_options):
+def check_axes(ax: Any, n_axes: int, user: str, **figure_options: Any) -> tuple[Any, NDArray]:
     """Return `n_axes` axes: the given ones, or those of a new figure."""
     pyplot = optional_import("matplotlib.pyplot", user)
     if ax is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.metrics import pairwise_distances
@@ -14,7 +16,7 @@ from ..plot import RankingDisplay
 from ._local_gmml import LocalGMMLRanker
 
 
-def demo(verbose=0):
+def demo(verbose: int = 0) -> Iterator[DemoRow]:
     """Yield the rows of LocalGMMLRanker."""
     yield _search_row(verbose)
     yield _example_row(verbose)

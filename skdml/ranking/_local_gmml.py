@@ -5,20 +5,24 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import LinAlgError
-from sklearn.base import BaseEstimator
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from .._parallel import find_client, limit_threads, make_shards
+from ..linear import MahalanobisMetric
 from ..metrics import mean_ndcg, ndcg_by_query
 from ..metrics._validation import check_numbers
+from ..utils._bases import BaseEstimator
 from ..utils._fit import FitProgress, fit_method
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions, validate_data
+from ..utils._typing import MatrixLike, RandomStateLike, Request
 from ..utils.validation import as_dense
-from ._local_gmml_solver import build_model, fit_query_weights, train
+from ._local_gmml_solver import AnchorModel, build_model, fit_query_weights, train
 from ._local_metrics import choose_rank, draw_groups, learn_local_metric
 from ._queries import Candidates, Queries, column_scale, group_rows, make_features
 from ._training import choose_views, sort_queries
@@ -153,22 +157,47 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
         "verbose": ["verbose"],
     }
 
+    support_: NDArray
+    anchors_: NDArray
+    metrics_: list[MahalanobisMetric]
+    weights_: NDArray
+    widths_: NDArray
+    query_weights_: dict[Any, NDArray]
+    history_: list[dict[str, Any]]
+    _model: AnchorModel
+    _own_weights: dict[Any, NDArray]
+
+    if TYPE_CHECKING:  # scikit-learn makes these from the signatures, for metadata routing
+
+        def set_fit_request(
+            self,
+            *,
+            qid: Request = None,
+            X_val: Request = None,
+            y_val: Request = None,
+            qid_val: Request = None,
+        ) -> Self: ...
+        def set_predict_request(self, *, qid: Request = None, query: Request = None) -> Self: ...
+        def set_score_request(
+            self, *, qid: Request = None, sample_weight: Request = None
+        ) -> Self: ...
+
     def __init__(
         self,
-        n_metrics=8,
-        kernel="gaussian",
-        loss="lambda",
-        normalize="query",
-        learn_anchors=True,
-        learn_metrics=False,
-        query_weights="shared",
-        reg=0.01,
-        max_epochs=60,
-        early_stopping=True,
-        n_jobs=None,
-        random_state=None,
-        verbose=0,
-    ):
+        n_metrics: int = 8,
+        kernel: str = "gaussian",
+        loss: str = "lambda",
+        normalize: str | None = "query",
+        learn_anchors: bool = True,
+        learn_metrics: bool = False,
+        query_weights: str = "shared",
+        reg: float = 0.01,
+        max_epochs: int = 60,
+        early_stopping: bool = True,
+        n_jobs: int | None = None,
+        random_state: RandomStateLike = None,
+        verbose: int = 0,
+    ) -> None:
         self.n_metrics = n_metrics
         self.kernel = kernel
         self.loss = loss
@@ -183,7 +212,7 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def __sklearn_tags__(self):
+    def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         tags.target_tags.required = True
@@ -191,7 +220,16 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
         return tags
 
     @fit_method
-    def fit(self, X, y, qid=None, *, X_val=None, y_val=None, qid_val=None):
+    def fit(
+        self,
+        X: MatrixLike,
+        y: ArrayLike,
+        qid: ArrayLike | None = None,
+        *,
+        X_val: MatrixLike | None = None,
+        y_val: ArrayLike | None = None,
+        qid_val: ArrayLike | None = None,
+    ) -> Self:
         """Learn to rank from graded documents.
 
         Parameters
@@ -401,7 +439,9 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
     def _phi(self, weights):
         return weights if self.kernel == "thesis" else np.exp(weights)
 
-    def predict(self, X, qid=None, query=None):
+    def predict(
+        self, X: MatrixLike, qid: ArrayLike | None = None, query: MatrixLike | None = None
+    ) -> NDArray:
         """Score documents; the higher, the more relevant to their query.
 
         Parameters
@@ -483,7 +523,13 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
         nearest = np.argsort(np.sum(difference**2, axis=1), kind="stable")[:_NEIGHBOURS]
         return np.mean([list(self._own_weights.values())[n] for n in nearest], axis=0)
 
-    def score(self, X, y, qid=None, sample_weight=None):
+    def score(
+        self,
+        X: MatrixLike,
+        y: ArrayLike,
+        qid: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> float:
         """Return the mean NDCG at 10 of the queries that have a relevant document.
 
         Parameters

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -310,7 +311,7 @@ def gradients(
 class _Adam:
     """Adam with a running average of the parameters; the weights of the thesis stay >= 0."""
 
-    def __init__(self, parameters, kernel):
+    def __init__(self, parameters: dict[str, Any], kernel: str) -> None:
         self.parameters = parameters
         self.average = {name: value.copy() for name, value in parameters.items()}
         self._first = {name: np.zeros_like(value) for name, value in parameters.items()}

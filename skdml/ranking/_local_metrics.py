@@ -155,7 +155,9 @@ def low_rank_metric(A: NDArray, rank: int) -> MahalanobisMetric:
     return MahalanobisMetric(n_features, scale, vectors[:, rest:].T, eigenvalues[rest:] - scale)
 
 
-def choose_anchor(group: RankedQueries, metric: MahalanobisMetric, anti: bool, seed: int):
+def choose_anchor(
+    group: RankedQueries, metric: MahalanobisMetric, anti: bool, seed: int
+) -> NDArray:
     """Return the document from which the distances rank the group best, by mean NDCG.
 
     Nearer documents rank first; for an anti-ideal document, farther ones.

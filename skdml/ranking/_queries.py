@@ -225,7 +225,7 @@ class Candidates:
         The documents.
     """
 
-    def __init__(self, documents: NDArray):
+    def __init__(self, documents: NDArray) -> None:
         largest = np.abs(documents).max(axis=0)
         self._unit = np.where(largest > 0, largest, 1.0)  # huge values are not squared
         scaled = documents / self._unit

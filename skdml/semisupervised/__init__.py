@@ -3,6 +3,8 @@
 Needs the extra `deep`.
 """
 
+from __future__ import annotations
+
 from .._optional import optional_import
 
 for _package in ("torch", "skorch"):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import inspect
 import warnings
+from collections.abc import Callable, Sequence
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
@@ -23,9 +24,11 @@ from ..deep._net import embed
 from ..deep._parts import PartParamsMixin
 from ..deep._samples import SamplesMixin
 from ..metrics import recall_at_k
+from ..utils._bases import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from ..utils._fit import FitProgress, copy_part, fit_method
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions
 from ..utils._torch import seeded_torch
+from ..utils._typing import MatrixLike, RandomStateLike
 from ..utils.validation import as_array
 from ._input import check_neighbors, encode_partial_labels, labelled_rows
 from ._ssdml_objectives import make_objective
@@ -196,34 +199,42 @@ class SSDMLEmbedder(
     _accepts_unlabelled = True
     _part_prefixes = ("module__", "optimizer__", "loss__")
 
+    components_: NDArray
+    module_: torch.nn.Module | None
+    propagated_labels_: NDArray
+    propagated_confidence_: NDArray
+    graph_statistics_: list[dict[str, Any]]
+    history_: list[dict[str, Any]]
+    classes_: NDArray
+
     def __init__(
         self,
-        method="ssdml",
-        module="mlp",
-        n_components=64,
-        n_neighbors=10,
-        propagation=0.99,
-        angle=40,
-        graph="symmetric",
-        mining="affinity",
-        orthogonal=True,
-        training="joint",
-        partition_size=9000,
-        epochs_per_partition=10,
-        max_epochs=50,
-        initial_graph="input",
-        instance_weight=0.5,
-        pretrain_epochs=0,
-        batch_size=200,
-        optimizer="adam",
-        lr=0.001,
-        augment=None,
-        input_shape=None,
-        device="auto",
-        random_state=None,
-        verbose=0,
-        **kwargs,
-    ):
+        method: str = "ssdml",
+        module: str | Callable[..., Any] | None = "mlp",
+        n_components: int = 64,
+        n_neighbors: int = 10,
+        propagation: float = 0.99,
+        angle: float = 40,
+        graph: str = "symmetric",
+        mining: str = "affinity",
+        orthogonal: bool = True,
+        training: str = "joint",
+        partition_size: int = 9000,
+        epochs_per_partition: int = 10,
+        max_epochs: int = 50,
+        initial_graph: str = "input",
+        instance_weight: float = 0.5,
+        pretrain_epochs: int = 0,
+        batch_size: int = 200,
+        optimizer: str | Callable[..., Any] = "adam",
+        lr: float = 0.001,
+        augment: Literal["affine"] | Callable[..., Any] | None = None,
+        input_shape: Sequence[int] | None = None,
+        device: str = "auto",
+        random_state: RandomStateLike = None,
+        verbose: int = 0,
+        **kwargs: Any,
+    ) -> None:
         self.method = method
         self.module = module
         self.n_components = n_components
@@ -250,7 +261,7 @@ class SSDMLEmbedder(
         self.verbose = verbose
         self.__dict__.update(kwargs)
 
-    def __sklearn_tags__(self):
+    def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.required = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
@@ -259,7 +270,7 @@ class SSDMLEmbedder(
     # Fit
 
     @fit_method
-    def fit(self, X, y):
+    def fit(self, X: MatrixLike, y: ArrayLike) -> Self:
         """Learn the metric.
 
         Parameters
@@ -419,7 +430,7 @@ class SSDMLEmbedder(
 
     # Use
 
-    def transform(self, X):
+    def transform(self, X: MatrixLike) -> NDArray:
         """Return the embeddings of samples.
 
         Parameters
@@ -443,7 +454,7 @@ class SSDMLEmbedder(
     def _n_features_out(self):
         return len(self.components_)
 
-    def pair_distance(self, pairs, X=None):
+    def pair_distance(self, pairs: ArrayLike, X: MatrixLike | None = None) -> NDArray:
         """Return the distance of the embeddings of each pair.
 
         Parameters
@@ -461,7 +472,7 @@ class SSDMLEmbedder(
         left, right = self._embed_pairs(pairs, X)
         return np.linalg.norm(left - right, axis=1)
 
-    def score(self, X, y):
+    def score(self, X: MatrixLike, y: ArrayLike) -> float:
         """Return recall@1 of labelled samples: the share whose nearest other one is of its class.
 
         Parameters

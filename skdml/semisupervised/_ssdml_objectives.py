@@ -86,16 +86,16 @@ class AffinityTriplets:
     has_gradient_metric = True
     partners = "changed"
 
-    def __init__(self, angle, instance_weight):
+    def __init__(self, angle: float, instance_weight: float) -> None:
         self.angle = angle
         self.instance_weight = instance_weight
 
-    def begin(self, partition, rng):
+    def begin(self, partition: Partition, rng: np.random.Generator) -> None:
         """Take a new partition."""
         self.codes = partition.codes
         self.classes = torch.from_numpy(partition.classes.astype(np.float32))
 
-    def loss(self, batch, first, second):
+    def loss(self, batch: NDArray, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
         """Return the loss of the embeddings of a batch and of its partners."""
         affinity = self.classes[batch[0]] @ self.classes[batch[1]].T
         affinity = affinity.to(first.device)
@@ -117,7 +117,7 @@ class AffinityTriplets:
         labels = torch.from_numpy(self.codes[nodes[places]]).to(embeddings.device)
         return labelled_loss(distances, self.classes[nodes].to(embeddings), labels, _WIDTH)
 
-    def move_metric(self, features, factor, rng):
+    def move_metric(self, features: NDArray, factor: NDArray, rng: np.random.Generator) -> NDArray:
         """Return L after some steps of conjugate gradients on the triplets of a sample of rows."""
         nodes = rng.permutation(len(features))[:_SAMPLE]
         embeddings = torch.from_numpy(features[nodes] @ factor)
@@ -142,21 +142,27 @@ class NeighbourhoodTriplets:
     has_gradient_metric = True
     partners = "triplets"
 
-    def __init__(self, angle, damping):
+    def __init__(self, angle: float, damping: float) -> None:
         self.angle = angle
         self.damping = damping
 
-    def begin(self, partition, rng):
+    def begin(self, partition: Partition, rng: np.random.Generator) -> None:
         """Take a new partition."""
         graph = partition.graph
         affinity = propagate_affinity(graph.flow, partition.codes, self.damping, graph.neighbors)
         self.triplets = neighbourhood_triplets(graph.neighbors, affinity)
 
-    def loss(self, batch, anchors, positives, negatives):
+    def loss(
+        self,
+        batch: NDArray,
+        anchors: torch.Tensor,
+        positives: torch.Tensor,
+        negatives: torch.Tensor,
+    ) -> torch.Tensor:
         """Return the loss of the embeddings of triplets."""
         return angular_loss(anchors, positives, negatives, self.angle)
 
-    def move_metric(self, features, factor, rng):
+    def move_metric(self, features: NDArray, factor: NDArray, rng: np.random.Generator) -> NDArray:
         """Return L after some steps of conjugate gradients on a sample of triplets."""
         chosen = self.triplets[rng.permutation(len(self.triplets))[:_SAMPLE]]
         return _descend(features, torch.from_numpy(chosen).T, factor, self.angle, 1.0)
@@ -189,13 +195,19 @@ class GraphObjective:
     has_gradient_metric = False
     partners = "neighbours"
 
-    def __init__(self, method, similar_weight=1.0, dissimilar_weight=0.5, graph_weight=1.0):
+    def __init__(
+        self,
+        method: str,
+        similar_weight: float = 1.0,
+        dissimilar_weight: float = 0.5,
+        graph_weight: float = 1.0,
+    ) -> None:
         self.method = method
         self.similar_weight = similar_weight
         self.dissimilar_weight = dissimilar_weight
         self.graph_weight = graph_weight
 
-    def begin(self, partition, rng):
+    def begin(self, partition: Partition, rng: np.random.Generator) -> None:
         """Take a new partition: the weights of the edges, and the labelled pairs."""
         graph = partition.graph
         weights = sparse.csr_array((graph.flow + graph.flow.T) / 2)
@@ -213,7 +225,7 @@ class GraphObjective:
         self.codes = partition.codes
         self.labelled, self.similar, self.dissimilar = labelled_pairs(partition.codes, rng)
 
-    def loss(self, batch, first, second):
+    def loss(self, batch: NDArray, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
         """Return the loss of the embeddings of a batch and of its partners."""
         pairs, signs = batch_pairs(self.codes[batch[0]])
         distances = pair_distances(first, pairs.to(first.device))
@@ -228,7 +240,7 @@ class GraphObjective:
             self.graph_weight,
         )
 
-    def move_metric(self, features, factor, rng):
+    def move_metric(self, features: NDArray, factor: NDArray, rng: np.random.Generator) -> NDArray:
         """Return L of the metric in closed form."""
         similar, dissimilar = scatter(features, self.similar), scatter(features, self.dissimilar)
         graph = laplacian_scatter(features, self.weights)
@@ -262,11 +274,11 @@ class SeraphObjective:
     has_gradient_metric = False
     partners = "neighbours"
 
-    def __init__(self, entropy_weight=0.1, trace_weight=0.01):
+    def __init__(self, entropy_weight: float = 0.1, trace_weight: float = 0.01) -> None:
         self.entropy_weight = entropy_weight
         self.trace_weight = trace_weight
 
-    def begin(self, partition, rng):
+    def begin(self, partition: Partition, rng: np.random.Generator) -> None:
         """Take a new partition: labelled pairs, and pairs of unlabelled rows."""
         self.codes = partition.codes
         _, similar, dissimilar = labelled_pairs(partition.codes, rng)
@@ -280,7 +292,7 @@ class SeraphObjective:
         else:
             self.others = np.empty((0, 2), dtype=int)
 
-    def loss(self, batch, first, second):
+    def loss(self, batch: NDArray, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
         """Return the loss of the embeddings of a batch."""
         codes = self.codes[batch[0]]
         pairs, signs = batch_pairs(codes)
@@ -293,7 +305,7 @@ class SeraphObjective:
             self.entropy_weight,
         )
 
-    def move_metric(self, features, factor, rng):
+    def move_metric(self, features: NDArray, factor: NDArray, rng: np.random.Generator) -> NDArray:
         """Return L of the metric that projected gradients find."""
         metric = seraph_metric(
             features[self.pairs[:, 0]] - features[self.pairs[:, 1]],
@@ -306,7 +318,14 @@ class SeraphObjective:
         return factor_metric(metric, covariance, factor.shape[1])
 
 
-def make_objective(method: str, mining: str, angle, damping, instance_weight, params) -> Any:
+def make_objective(
+    method: str,
+    mining: str,
+    angle: float,
+    damping: float,
+    instance_weight: float,
+    params: dict[str, Any],
+) -> Any:
     """Return the objective of a method.
 
     Parameters

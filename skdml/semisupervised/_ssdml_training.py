@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,7 +52,7 @@ class MetricModel(nn.Module):
         Whether L is kept orthonormal while it is trained by gradients.
     """
 
-    def __init__(self, backbone, width, n_components, orthogonal):
+    def __init__(self, backbone: Any, width: int, n_components: int, orthogonal: bool) -> None:
         super().__init__()
         self.backbone = backbone
         self.projection = nn.Linear(width, n_components, bias=False)
@@ -207,7 +207,16 @@ def train(
     return result
 
 
-def train_epoch(epoch, model, samples, objective, batches, plan, optimizer, schedule):
+def train_epoch(
+    epoch: int,
+    model: MetricModel,
+    samples: Tensor,
+    objective: Any,
+    batches: Iterable[NDArray],
+    plan: Plan,
+    optimizer: torch.optim.Optimizer,
+    schedule: Any,
+) -> float:
     """Go through the batches, and return the mean loss."""
     model.train()
     total = 0.0
@@ -225,7 +234,14 @@ def train_epoch(epoch, model, samples, objective, batches, plan, optimizer, sche
     return total / number
 
 
-def pretrain(model, samples, codes, plan, make_optimizer, rng):
+def pretrain(
+    model: MetricModel,
+    samples: Tensor,
+    codes: NDArray,
+    plan: Plan,
+    make_optimizer: Callable[..., torch.optim.Optimizer],
+    rng: np.random.Generator,
+) -> None:
     """Train the network to tell the classes of the labelled rows, with a layer of its own."""
     labelled = np.flatnonzero(codes >= 0)
     width = model.projection.in_features
@@ -288,7 +304,15 @@ def input_features(
     return features
 
 
-def make_partition(model, samples, rows, codes, plan, rng, is_first=False):
+def make_partition(
+    model: MetricModel,
+    samples: Tensor,
+    rows: NDArray,
+    codes: NDArray,
+    plan: Plan,
+    rng: np.random.Generator,
+    is_first: bool = False,
+) -> Partition:
     """Join rows by a graph and let the labels flow.
 
     The first graph is of the input, or of the network as `initial_graph` says. Later ones are of
@@ -341,7 +365,9 @@ def count_batches(samples: Tensor, codes: NDArray, plan: Plan) -> int:
     return max(_MIN_BATCHES, -(-n_nodes // plan.batch_size))
 
 
-def draw_batches(objective, partition, plan, n_batches, rng):
+def draw_batches(
+    objective: Any, partition: Partition, plan: Plan, n_batches: int, rng: np.random.Generator
+) -> Iterator[NDArray]:
     """Yield the batches of an epoch: nodes and their partners, or triplets, one kind in a row.
 
     A partner is the node itself, to be changed anew, where samples are changed at random; else one

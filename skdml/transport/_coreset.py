@@ -7,7 +7,7 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.cluster import MiniBatchKMeans
 from sklearn.neighbors import NearestNeighbors
 from sklearn.utils import check_array, check_random_state
@@ -15,6 +15,7 @@ from sklearn.utils import check_array, check_random_state
 from .._optional import optional_import
 from ..metrics._validation import check_vector
 from ..utils._sklearn import Interval, validate_params
+from ..utils._typing import MatrixLike, RandomStateLike
 from ..utils.validation import encode
 from ._sinkhorn import (
     check_cloud,
@@ -45,8 +46,8 @@ _TOL, _MAX_ITER = 1e-3, 100
     prefer_skip_nested_validation=True,
 )
 def wasserstein_coreset(
-    X: Any,
-    y: Any = None,
+    X: MatrixLike,
+    y: ArrayLike | None = None,
     size: Any = 0.1,
     *,
     cloud: tuple[int, int] | None = None,
@@ -55,7 +56,7 @@ def wasserstein_coreset(
     solver: str = "sinkhorn",
     n_candidates: int | None = 32,
     tol: float = 0.0,
-    random_state: Any = None,
+    random_state: RandomStateLike = None,
 ) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
     r"""Choose rows that stand for all rows of their class, by greedy facility location.
 
@@ -127,7 +128,12 @@ def wasserstein_coreset(
     prefer_skip_nested_validation=True,
 )
 def measure_coreset(
-    X: Any, size: int, *, max_iter: int = 50, tol: float = 1e-6, random_state: Any = None
+    X: MatrixLike,
+    size: int,
+    *,
+    max_iter: int = 50,
+    tol: float = 1e-6,
+    random_state: RandomStateLike = None,
 ) -> NDArray[np.float64]:
     """Place points so that the transport of the rows to them, all of equal weight, is cheapest.
 
@@ -221,7 +227,16 @@ def lazy_greedy(divergences: Any, budget: int, tol: float = 0.0) -> tuple[NDArra
 class _Divergences:
     """The matrix of divergences of some rows; of many, made row by row when asked for."""
 
-    def __init__(self, X, cloud, p, reg, solver, n_candidates, rng):
+    def __init__(
+        self,
+        X: NDArray,
+        cloud: tuple[int, int] | None,
+        p: int,
+        reg: float,
+        solver: str,
+        n_candidates: int | None,
+        rng: np.random.Generator,
+    ) -> None:
         self._near: list[tuple[NDArray, NDArray]] | None = None
         self._power = p
         if cloud is None:
@@ -267,7 +282,7 @@ class _Divergences:
         both = np.concatenate([values, values])[order]
         self._near = list(zip(np.split(second[order], ends), np.split(both, ends), strict=True))
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._vectors)
 
     def __getitem__(self, rows):

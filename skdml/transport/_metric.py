@@ -58,7 +58,7 @@ class CloudMetric:
     solver: str = "sinkhorn"
     n_candidates: int | None = 20
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_transport(self.p, self.eta, self.solver, "eta")
         if self.n_candidates is not None and self.n_candidates < 1:
             raise ValueError(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from ._checks_common import assert_same, fit, fresh, outputs
 from ._sklearn import HAS_CALLBACKS
@@ -16,24 +18,24 @@ _REPORTING = ("sklearn.callback", "skdml.utils._fit", __name__)
 class _Recorder:
     """A callback that notes when tasks begin and end, and how much was called before."""
 
-    def __init__(self, estimator):
-        self.events = []
+    def __init__(self, estimator: Any) -> None:
+        self.events: list[tuple[str, int | None, int]] = []
         self.n_calls = 0
         self._working = (*_WORKING, type(estimator).__module__)
 
-    def setup(self, estimator, context):
+    def setup(self, estimator: Any, context: Any) -> None:
         """Begin a fit."""
         self.events.append(("setup", None, 0))
 
-    def on_fit_task_begin(self, estimator, context):
+    def on_fit_task_begin(self, estimator: Any, context: Any) -> None:
         """Note a task that begins."""
         self._note("begin", context)
 
-    def on_fit_task_end(self, estimator, context):
+    def on_fit_task_end(self, estimator: Any, context: Any) -> None:
         """Note a task that ends."""
         self._note("end", context)
 
-    def teardown(self, estimator, context):
+    def teardown(self, estimator: Any, context: Any) -> None:
         """End a fit."""
         self.events.append(("teardown", None, 0))
 
@@ -41,7 +43,7 @@ class _Recorder:
         number = None if context.parent is None else context.task_id
         self.events.append((what, number, self.n_calls))
 
-    def count(self, frame, event, argument):
+    def count(self, frame: Any, event: str, argument: Any) -> None:
         """Count calls, as a profile function of Python."""
         name = frame.f_globals.get("__name__") or ""
         if event == "call" and name.startswith(self._working) and not name.startswith(_REPORTING):
@@ -51,16 +53,18 @@ class _Recorder:
 class _Keeper(_Recorder):
     """A callback that keeps the models on the way."""
 
-    def __init__(self, estimator):
+    def __init__(self, estimator: Any) -> None:
         super().__init__(estimator)
-        self.models = []
+        self.models: list[tuple[bool, Any]] = []
 
-    def on_fit_task_end(self, estimator, context, *, fitted_estimator=None):
+    def on_fit_task_end(
+        self, estimator: Any, context: Any, *, fitted_estimator: Any = None
+    ) -> None:
         """Keep a model."""
         self.models.append((context.parent is None, fitted_estimator))
 
 
-def check_callback_tasks(estimator):
+def check_callback_tasks(estimator: Any) -> None:
     """Tasks are inside the fit, one after the other, each around some work."""
     recorder = _Recorder(estimator)
     model = fresh(estimator).set_callbacks(recorder)
@@ -82,7 +86,7 @@ def check_callback_tasks(estimator):
         assert end[2] > begin[2], f"task {begin[1]} begins and ends without any work in between"
 
 
-def check_callback_models(estimator):
+def check_callback_models(estimator: Any) -> None:
     """Models that callbacks get on the way work, and getting them does not change the fit."""
     keeper = _Keeper(estimator)
     expected = outputs(fit(fresh(estimator)))
@@ -99,7 +103,7 @@ def check_callback_models(estimator):
         assert outputs(found).keys() == expected.keys(), "methods of a model on the way"
 
 
-def checks_of_callbacks(estimator):
+def checks_of_callbacks(estimator: Any) -> Iterator[Callable[[Any], None]]:
     """Yield the checks of this module that concern the estimator."""
     if HAS_CALLBACKS and hasattr(estimator, "set_callbacks"):
         yield check_callback_tasks

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.utils import get_tags
 
@@ -25,12 +26,12 @@ class Data(NamedTuple):
     y: Any
     qid: Any
 
-    def take(self, rows):
+    def take(self, rows: Any) -> Data:
         """Return the same rows of each part."""
         return Data(self.X[rows], self.y[rows], self.qid[rows])
 
 
-def make_data(seed=0):
+def make_data(seed: int = 0) -> Data:
     """Make new arrays of three overlapping classes; the rows of a query are neighbours."""
     y = np.arange(N_SAMPLES) % N_CLASSES
     X = np.random.default_rng(seed).standard_normal((N_SAMPLES, N_FEATURES))
@@ -38,7 +39,7 @@ def make_data(seed=0):
     return Data(X, y, query_ids(N_SAMPLES))
 
 
-def query_ids(n_samples):
+def query_ids(n_samples: int) -> NDArray:
     """Give queries of five rows each."""
     return np.arange(n_samples) // 5
 
@@ -46,43 +47,43 @@ def query_ids(n_samples):
 # What an estimator is
 
 
-def accepts(method, parameter):
+def accepts(method: Callable[..., Any], parameter: str) -> bool:
     """Tell whether a function or method has a parameter of that name."""
     found = inspect.signature(method).parameters.get(parameter)
     return found is not None and found.kind is not found.VAR_KEYWORD
 
 
-def takes_pairs(estimator):
+def takes_pairs(estimator: Any) -> bool:
     """Tell whether `fit` has `pairs` and `pair_labels`."""
     return accepts(estimator.fit, "pairs")
 
 
-def draws_pairs(estimator):
+def draws_pairs(estimator: Any) -> bool:
     """Tell whether `fit` takes pairs, or else draws `n_constraints` of them from labels."""
     return takes_pairs(estimator) and "n_constraints" in estimator.get_params()
 
 
-def takes_qid(estimator):
+def takes_qid(estimator: Any) -> bool:
     """Tell whether `fit` has `qid`, the query of each row."""
     return accepts(estimator.fit, "qid")
 
 
-def requires_target(estimator):
+def requires_target(estimator: Any) -> bool:
     """Tell whether `fit` cannot do without y (or pairs)."""
     return accepts(estimator.fit, "y") and get_tags(estimator).target_tags.required
 
 
-def takes_classes(estimator):
+def takes_classes(estimator: Any) -> bool:
     """Tell whether y is a class label, and not the relevance grade of a ranker."""
     return requires_target(estimator) and not takes_qid(estimator)
 
 
-def accepts_unlabelled(estimator):
+def accepts_unlabelled(estimator: Any) -> bool:
     """Tell whether -1 in y marks a row without a label."""
     return getattr(estimator, "_accepts_unlabelled", None) is True
 
 
-def refuses_unlabelled(estimator):
+def refuses_unlabelled(estimator: Any) -> bool:
     """Tell whether -1 in y is an error."""
     return getattr(estimator, "_accepts_unlabelled", None) is False
 
@@ -90,7 +91,7 @@ def refuses_unlabelled(estimator):
 # Fit and ask
 
 
-def fresh(estimator, **params):
+def fresh(estimator: Any, **params: Any) -> Any:
     """Clone, with a fixed seed."""
     model = clone(estimator)
     if "random_state" in model.get_params():
@@ -98,7 +99,7 @@ def fresh(estimator, **params):
     return model.set_params(**params)
 
 
-def fit_arguments(model, data=None, **changes):
+def fit_arguments(model: Any, data: Data | None = None, **changes: Any) -> dict[str, Any]:
     """Collect what `model.fit` takes: X, and y and qid if it has them, with the changes."""
     data = make_data() if data is None else data
     arguments = {name: value for name, value in data._asdict().items() if accepts(model.fit, name)}
@@ -107,12 +108,12 @@ def fit_arguments(model, data=None, **changes):
     return arguments | changes
 
 
-def fit(model, data=None, **changes):
+def fit(model: Any, data: Data | None = None, **changes: Any) -> Any:
     """Fit the model on what its `fit` takes."""
     return model.fit(**fit_arguments(model, data, **changes))
 
 
-def calls(model, X=None):
+def calls(model: Any, X: Any = None) -> dict[str, Callable[[], Any]]:
     """Name everything that the model can be asked, each as a function without arguments."""
     X = make_data().X if X is None else X
     found: dict[str, Callable[[], Any]] = {}
@@ -134,12 +135,12 @@ def calls(model, X=None):
     return found
 
 
-def with_qid(method, qid):
+def with_qid(method: Callable[..., Any], qid: Any) -> dict[str, Any]:
     """Give the keyword argument `qid` to a method that has it."""
     return {"qid": qid} if accepts(method, "qid") else {}
 
 
-def outputs(model, X=None):
+def outputs(model: Any, X: Any = None) -> dict[str, Any]:
     """Ask a fitted model everything it can be asked: an array per method."""
     return {name: np.asarray(call()) for name, call in calls(model, X).items()}
 
@@ -147,14 +148,14 @@ def outputs(model, X=None):
 # Compare
 
 
-def assert_same(actual, expected, what):
+def assert_same(actual: Any, expected: Any, what: str) -> None:
     """Compare two results of `outputs`, up to rounding."""
     assert actual.keys() == expected.keys(), f"{what}: the methods differ"
     for name in expected:
         assert_close(actual[name], expected[name], f"{name}: {what}")
 
 
-def assert_close(actual, expected, what, tolerance=1e-5):
+def assert_close(actual: Any, expected: Any, what: str, tolerance: float = 1e-5) -> None:
     """Compare arrays; `tolerance` is in units of the largest expected number."""
     actual, expected = np.asarray(actual), np.asarray(expected)
     assert actual.shape == expected.shape, f"{what}: shape {actual.shape}, not {expected.shape}"
@@ -168,7 +169,7 @@ def assert_close(actual, expected, what, tolerance=1e-5):
     )
 
 
-def assert_valid(model, what):
+def assert_valid(model: Any, what: str) -> None:
     """See that every output is finite, and a Mahalanobis matrix symmetric and semi-definite."""
     results = outputs(model)
     assert results, f"{type(model).__name__} has no method that the checks know to ask"
@@ -185,7 +186,9 @@ def assert_valid(model, what):
         )
 
 
-def assert_raises(call, what, *patterns, error: Any = ValueError):
+def assert_raises(
+    call: Callable[[], Any], what: str, *patterns: str, error: Any = ValueError
+) -> None:
     """See that the call fails with an error whose message has each of the patterns."""
     try:
         call()
@@ -197,7 +200,7 @@ def assert_raises(call, what, *patterns, error: Any = ValueError):
     assert not missing, f"{what}: the message does not say {missing}: {message[:300]!r}"
 
 
-def parameter(name):
+def parameter(name: str) -> str:
     r"""Give the pattern of a message that names a parameter.
 
     >>> parameter("X")
@@ -206,7 +209,7 @@ def parameter(name):
     return rf"\b{name}\b"
 
 
-def collect_warnings(call):
+def collect_warnings(call: Callable[[], Any]) -> list[str]:
     """Call, and return the messages of the warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

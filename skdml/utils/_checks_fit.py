@@ -11,8 +11,10 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import joblib
 import numpy as np
@@ -43,7 +45,7 @@ from ._checks_common import (
 # Seeds
 
 
-def check_same_seed_same_result(estimator):
+def check_same_seed_same_result(estimator: Any) -> None:
     """Two fits with one seed agree: of two clones, and of one estimator fitted twice."""
     model = fit(fresh(estimator))
     expected = outputs(model)
@@ -51,7 +53,7 @@ def check_same_seed_same_result(estimator):
     assert_same(outputs(fit(model)), expected, "a second fit of the same estimator differs")
 
 
-def check_global_random_state(estimator):
+def check_global_random_state(estimator: Any) -> None:
     """Seeded fits leave the global random states of numpy and torch alone."""
     before = _random_states()
     model = fit(fresh(estimator))
@@ -68,7 +70,7 @@ def _random_states():
     return states
 
 
-def check_fits_in_threads(estimator):
+def check_fits_in_threads(estimator: Any) -> None:
     """Fits at the same time in threads of one process give what they give one after the other."""
     seeds = range(4) if "random_state" in estimator.get_params() else [None] * 4
     params = [{} if seed is None else {"random_state": seed} for seed in seeds]
@@ -84,7 +86,7 @@ def check_fits_in_threads(estimator):
 # Copies
 
 
-def check_params_survive(estimator):
+def check_params_survive(estimator: Any) -> None:
     """get_params, set_params, fit and clone keep the parameters; a clone is not fitted."""
     model = fresh(estimator)
     params = joblib.hash(model.get_params())
@@ -97,7 +99,7 @@ def check_params_survive(estimator):
     assert not _is_fitted(copy), "the clone of a fitted estimator is fitted"
 
 
-def check_objects_are_left_alone(estimator):
+def check_objects_are_left_alone(estimator: Any) -> None:
     """Objects given as parameters are not changed by fit, so that a second fit gives the same."""
     from ._checks_parts import objects_for, state_of  # needs torch
 
@@ -114,7 +116,7 @@ def check_objects_are_left_alone(estimator):
             assert_same(outputs(fit(model)), expected, f"a second fit with the same {names}")
 
 
-def check_pickle(estimator):
+def check_pickle(estimator: Any) -> None:
     """Pickled and unpickled, the model gives the same output."""
     model = fit(fresh(estimator))
     assert_same(outputs(pickle.loads(pickle.dumps(model))), outputs(model), "after unpickling")
@@ -130,7 +132,7 @@ np.savez("outputs.npz", **outputs(model, np.load("X.npy")))
 """
 
 
-def check_pickle_in_a_fresh_process(estimator):
+def check_pickle_in_a_fresh_process(estimator: Any) -> None:
     """Unpickled in a process that has never seen the data, the model gives the same output."""
     model = fit(fresh(estimator))
     X = make_data(seed=1).X
@@ -155,7 +157,7 @@ def check_pickle_in_a_fresh_process(estimator):
 # Data
 
 
-def check_data_is_left_alone(estimator):
+def check_data_is_left_alone(estimator: Any) -> None:
     """Neither fit nor any other method writes into the arrays it is given."""
     data = make_data()
     cases = [fit_arguments(estimator, data)]
@@ -172,7 +174,7 @@ def check_data_is_left_alone(estimator):
         assert np.array_equal(X, make_data(seed=1).X), "a method changed its X"
 
 
-def check_training_data_is_not_needed(estimator):
+def check_training_data_is_not_needed(estimator: Any) -> None:
     """After fit, the training data may be overwritten: the model stays the same."""
     rows = make_data().X
     trainings = [rows, rows.astype(np.float32)]
@@ -202,7 +204,7 @@ _LOOPS = {"skdml", "sklearn", "skorch", "torch"}
 _SHELTERED = {"__del__", "__enter__", "__exit__", "<genexpr>"}
 
 
-def check_keyboard_interrupt(estimator):
+def check_keyboard_interrupt(estimator: Any) -> None:
     """Ctrl-C during fit gets through, and leaves the estimator as it was before."""
     fitted = fit(fresh(estimator), make_data(seed=1))
     expected = outputs(fitted)
@@ -284,7 +286,7 @@ def _is_fitted(model):
 # Surroundings
 
 
-def check_silence(estimator):
+def check_silence(estimator: Any) -> None:
     """Nothing is written to stdout, nor to a stderr that is not a terminal, whatever `verbose`."""
     for verbose in (0, 1):
         params = {"verbose": verbose} if "verbose" in estimator.get_params() else {}
@@ -301,7 +303,7 @@ def check_silence(estimator):
             assert not text, f"with {params} this was written to {name}: {text[:200]!r}"
 
 
-def check_pipeline(estimator):
+def check_pipeline(estimator: Any) -> None:
     """In a pipeline with a scaler in front, it can be fitted, cloned and searched."""
     X, y, _ = make_data()
     scored = hasattr(estimator, "score") or not hasattr(estimator, "transform")
@@ -319,7 +321,7 @@ def check_pipeline(estimator):
     assert np.isfinite(scores).all(), f"scores of the search: {scores}"
 
 
-def checks_of_fit(estimator):
+def checks_of_fit(estimator: Any) -> Iterator[Callable[[Any], None]]:
     """Yield the checks of this module that concern the estimator."""
     yield from (
         check_same_seed_same_result,

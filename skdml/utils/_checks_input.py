@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
 from sklearn.exceptions import NotFittedError
@@ -25,7 +27,7 @@ from ._checks_common import (
 )
 
 
-def check_nan_and_infinity(estimator):
+def check_nan_and_infinity(estimator: Any) -> None:
     """NaN or infinity in X: an error that names it, from fit and from every method."""
     data = make_data()
     fitted = fit(fresh(estimator), data)
@@ -38,34 +40,34 @@ def check_nan_and_infinity(estimator):
         assert_raises(call, f"fit on X with {value}", parameter("X"), problem)
 
 
-def check_no_rows(estimator):
+def check_no_rows(estimator: Any) -> None:
     """X without rows: an error that says so."""
     call = partial(fit, fresh(estimator), make_data().take(slice(0)))
     assert_raises(call, "fit on X without rows", parameter("X"), r"\b(0|no) (sample|row)|empty")
 
 
-def check_no_features(estimator):
+def check_no_features(estimator: Any) -> None:
     """X without columns: an error that says so."""
     data = make_data()
     call = partial(fit, fresh(estimator), data._replace(X=data.X[:, :0]))
     assert_raises(call, "fit on X without columns", parameter("X"), r"\b(0|no) (feature|column)")
 
 
-def check_one_sample(estimator):
+def check_one_sample(estimator: Any) -> None:
     """X of a single row: an error that says so."""
     call = partial(fit, fresh(estimator), make_data().take(slice(1)))
     problem = r"\b(1|one|single) (sample|row)|n_samples ?= ?1\b"
     assert_raises(call, "fit on one row", parameter("X"), problem)
 
 
-def check_rows_of_one_dimension(estimator):
+def check_rows_of_one_dimension(estimator: Any) -> None:
     """X of one dimension: an error that says that two are needed."""
     data = make_data()
     call = partial(fit, fresh(estimator), data._replace(X=data.X[:, 0]))
     assert_raises(call, "fit on a 1-d X", parameter("X"), "(?i)2-?d|dimension")
 
 
-def check_one_class(estimator):
+def check_one_class(estimator: Any) -> None:
     """All rows of one class, or of one relevance: an error that says so."""
     data = make_data()
     call = partial(fit, fresh(estimator), data._replace(y=np.zeros_like(data.y)))
@@ -73,13 +75,13 @@ def check_one_class(estimator):
     assert_raises(call, "fit on one class", parameter("y"), problem)
 
 
-def check_missing_target(estimator):
+def check_missing_target(estimator: Any) -> None:
     """No y where it is needed: an error that names it."""
     call = partial(fit, fresh(estimator), make_data()._replace(y=None))
     assert_raises(call, "fit without y", parameter("y"))
 
 
-def check_mixed_labels(estimator):
+def check_mixed_labels(estimator: Any) -> None:
     """Numbers and strings among the labels: an error that names y, not strings in their place."""
     data = make_data()
     mixed = ["one" if label == 1 else int(label) for label in data.y]
@@ -89,7 +91,7 @@ def check_mixed_labels(estimator):
         assert_raises(call, what, parameter("y"), "number", error=(TypeError, ValueError))
 
 
-def check_nan_in_target(estimator):
+def check_nan_in_target(estimator: Any) -> None:
     """NaN in y: an error that names it."""
     data = make_data()
     y = data.y.astype(float)
@@ -98,7 +100,7 @@ def check_nan_in_target(estimator):
     assert_raises(call, "fit on y with NaN", parameter("y"), "NaN")
 
 
-def check_length_of_target(estimator):
+def check_length_of_target(estimator: Any) -> None:
     """Longer or shorter than X, y gives an error that names it."""
     X, y, qid = make_data()
     for wrong in (y[:-1], np.append(y, 0)):
@@ -106,7 +108,7 @@ def check_length_of_target(estimator):
         assert_raises(call, f"fit on {len(X)} rows and {len(wrong)} labels", parameter("y"))
 
 
-def check_number_of_features(estimator):
+def check_number_of_features(estimator: Any) -> None:
     """Rows with more or fewer columns than in fit: an error that says so."""
     X = make_data().X
     fitted = fit(fresh(estimator))
@@ -119,7 +121,7 @@ def check_number_of_features(estimator):
             assert_raises(calls(fitted, wrong)["pair_distance"], f"pair_distance of {what}", named)
 
 
-def check_frames(estimator):
+def check_frames(estimator: Any) -> None:
     """Frames of pandas and polars give what arrays give, and their names of columns are kept."""
     data = make_data()
     expected = fit(fresh(estimator), data)
@@ -141,7 +143,7 @@ def check_frames(estimator):
             assert_close(actual, wanted, f"{name} of a frame of {package}")
 
 
-def check_not_fitted(estimator):
+def check_not_fitted(estimator: Any) -> None:
     """Every method of an estimator without a fit raises NotFittedError."""
     for name, call in calls(fresh(estimator)).items():
         assert_raises(call, f"{name} before fit", error=NotFittedError)
@@ -151,7 +153,7 @@ def _row_calls(model, X):
     return {name: call for name, call in calls(model, X).items() if name in ROW_METHODS}
 
 
-def checks_of_input(estimator):
+def checks_of_input(estimator: Any) -> Iterator[Callable[[Any], None]]:
     """Yield the checks of this module that concern the estimator."""
     yield from (
         check_nan_and_infinity,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
 from sklearn.metrics.pairwise import euclidean_distances
@@ -25,7 +27,7 @@ from ._checks_common import (
 # Metrics
 
 
-def check_metric_axioms(estimator):
+def check_metric_axioms(estimator: Any) -> None:
     """Distances are >= 0, 0 from a point to itself, symmetric, and never longer than a detour."""
     metric = fit(fresh(estimator)).get_metric()
     for u, v, w in np.random.default_rng(0).standard_normal((30, 3, N_FEATURES)):
@@ -37,7 +39,7 @@ def check_metric_axioms(estimator):
         assert there <= detour * (1 + 1e-10), f"a detour is shorter: {detour} < {there}"
 
 
-def check_metric_in_nearest_neighbours(estimator):
+def check_metric_in_nearest_neighbours(estimator: Any) -> None:
     """`get_metric` in KNeighborsClassifier finds the neighbours that `transform` has."""
     X, y, _ = make_data()
     model = fit(fresh(estimator))
@@ -53,7 +55,7 @@ def check_metric_in_nearest_neighbours(estimator):
         assert_close(actual, expected, f"{what} the neighbours by get_metric and by transform")
 
 
-def check_pair_distance(estimator):
+def check_pair_distance(estimator: Any) -> None:
     """Pairs of vectors, pairs of indices and `transform` tell one distance."""
     X = make_data().X
     model = fit(fresh(estimator))
@@ -70,7 +72,7 @@ def check_pair_distance(estimator):
             assert_raises(call, f"pair_distance of {what}", parameter("pairs"))
 
 
-def check_asymmetric_pair_distance(estimator):
+def check_asymmetric_pair_distance(estimator: Any) -> None:
     """Distances of queries to database rows are those of their coordinates."""
     queries, database = make_data(seed=1).X, make_data().X
     model = fit(fresh(estimator))
@@ -85,7 +87,7 @@ def check_asymmetric_pair_distance(estimator):
     assert_raises(call, "fewer queries than database rows", named)
 
 
-def check_mahalanobis_matrix(estimator):
+def check_mahalanobis_matrix(estimator: Any) -> None:
     """Symmetric, positive semi-definite, the matrix gives the learned distances."""
     model = fit(fresh(estimator))
     assert_valid(model, "after fit")
@@ -102,7 +104,7 @@ def check_mahalanobis_matrix(estimator):
 # Coordinates
 
 
-def check_dtype(estimator):
+def check_dtype(estimator: Any) -> None:
     """Output has the dtype of X where the tags say so; float32 and float64 tell the same."""
     data = make_data()
     names = [name for name in ("transform", "transform_database") if hasattr(estimator, name)]
@@ -126,7 +128,7 @@ def check_dtype(estimator):
 # Samples
 
 
-def check_sample(estimator):
+def check_sample(estimator: Any) -> None:
     """Like rows in shape, samples depend on the seed; a bad number of them is an error."""
     model = fit(fresh(estimator))
     rows = model.sample(7, random_state=0)
@@ -137,7 +139,7 @@ def check_sample(estimator):
     assert_raises(partial(model.sample, 0), "sample(0)", parameter("n_samples"))
 
 
-def checks_of_output(estimator):
+def checks_of_output(estimator: Any) -> Iterator[Callable[[Any], None]]:
     """Yield the checks of this module that concern the estimator."""
     if hasattr(estimator, "get_metric"):
         yield from (check_metric_axioms, check_metric_in_nearest_neighbours)

@@ -6,7 +6,7 @@ from typing import Any
 
 import joblib
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from ._checks_common import N_FEATURES
@@ -20,11 +20,11 @@ except ImportError:
 class LearnedLoss(nn.Module):
     """A loss with a weight of its own."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.ones(()))
 
-    def forward(self, embeddings, labels):
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Compare the mean distances of samples of one class and of different ones."""
         same = labels[:, None] == labels
         distances = torch.cdist(embeddings, embeddings)
@@ -34,10 +34,10 @@ class LearnedLoss(nn.Module):
 class CountingMiner:
     """A miner that counts its calls, and takes other pairs in every one."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.n_calls = 0
 
-    def __call__(self, embeddings, labels):
+    def __call__(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
         """Return pairs of one class, and pairs of different ones."""
         self.n_calls += 1
         same = labels[:, None] == labels
@@ -49,10 +49,10 @@ class CountingMiner:
 class CountingChange:
     """Augmentation that counts its calls, and adds more in every one."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.n_calls = 0
 
-    def __call__(self, X):
+    def __call__(self, X: Tensor) -> Tensor:
         """Shift the first column."""
         self.n_calls += 1
         X = X.clone()
@@ -63,10 +63,10 @@ class CountingChange:
 class CountingCallback(Callback):
     """A callback of skorch that halves the learning rate after each epoch, once in its life."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.n_epochs = 0
 
-    def on_epoch_begin(self, net, **kwargs):
+    def on_epoch_begin(self, net: Any, **kwargs: Any) -> None:
         """Count."""
         self.n_epochs += 1
         if self.n_epochs == 1:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -31,13 +33,13 @@ from ._checks_common import (
 # Class labels
 
 
-def check_labels_are_names(estimator):
+def check_labels_are_names(estimator: Any) -> None:
     """Strings as class labels, in the same order, teach the same."""
     y = make_data().y
     _assert_renaming_changes_nothing(estimator, np.array(["ant", "bee", "cat"])[y])
 
 
-def check_minus_one_is_a_class(estimator):
+def check_minus_one_is_a_class(estimator: Any) -> None:
     """-1 is a label like any other, unless the class says what it means."""
     y = make_data().y
     _assert_renaming_changes_nothing(estimator, np.where(y == 0, -1, y))
@@ -53,7 +55,7 @@ def _assert_renaming_changes_nothing(estimator, names):
     assert_same(actual, expected, f"the labels {np.unique(names).tolist()} teach something else")
 
 
-def check_unlabelled_rows(estimator):
+def check_unlabelled_rows(estimator: Any) -> None:
     """Rows with y = -1 are used, and -1 is not a class."""
     data = make_data()
     unlabelled = np.arange(len(data.y)) % 2 == 0
@@ -70,7 +72,7 @@ def check_unlabelled_rows(estimator):
     )
 
 
-def check_too_few_labels(estimator):
+def check_too_few_labels(estimator: Any) -> None:
     """No labelled row, or rows of one class only beside unlabelled ones: an error that says so."""
     data = make_data()
     call = partial(fit, fresh(estimator), data._replace(y=np.full_like(data.y, -1)))
@@ -79,7 +81,7 @@ def check_too_few_labels(estimator):
     assert_raises(call, "fit on one class and y = -1", parameter("y"), "class")
 
 
-def check_unlabelled_rows_are_refused(estimator):
+def check_unlabelled_rows_are_refused(estimator: Any) -> None:
     """-1 in y: an error that names an estimator for unlabelled rows."""
     from .estimator_checks import all_estimators
 
@@ -101,14 +103,14 @@ def _fit_pairs(estimator, pairs, pair_labels, data=None):
     return fit(fresh(estimator), data, pairs=pairs, pair_labels=pair_labels)
 
 
-def check_pairs_teach_what_labels_teach(estimator):
+def check_pairs_teach_what_labels_teach(estimator: Any) -> None:
     """Labels, and the pairs that are drawn from them with the same seed, give one model."""
     expected = outputs(fit(fresh(estimator)))
     actual = outputs(_fit_pairs(estimator, *_drawn_pairs(estimator)))
     assert_same(actual, expected, "the pairs of make_pairs teach something else than y")
 
 
-def check_pairs_as_lists(estimator):
+def check_pairs_as_lists(estimator: Any) -> None:
     """Pairs in lists are as good as in arrays."""
     pairs, labels = _drawn_pairs(estimator)
     expected = outputs(_fit_pairs(estimator, pairs, labels))
@@ -116,7 +118,7 @@ def check_pairs_as_lists(estimator):
     assert_same(actual, expected, "lists of pairs teach something else than arrays")
 
 
-def check_bad_pairs(estimator):
+def check_bad_pairs(estimator: Any) -> None:
     """Malformed pairs or labels of pairs: an error that names the parameter."""
     pairs, labels = _drawn_pairs(estimator)
     outside, negative = pairs.copy(), pairs.copy()
@@ -143,7 +145,7 @@ def check_bad_pairs(estimator):
         assert_raises(call, f"fit on {what}", parameter(name), error=error)
 
 
-def check_zero_difference_pairs(estimator):
+def check_zero_difference_pairs(estimator: Any) -> None:
     """Equal rows as a pair do no harm; rows paired with themselves are counted in a warning."""
     data = make_data()
     data.X[1] = data.X[0]
@@ -158,7 +160,7 @@ def check_zero_difference_pairs(estimator):
     )
 
 
-def check_duplicated_pairs(estimator):
+def check_duplicated_pairs(estimator: Any) -> None:
     """Pairs given again, in either order, change nothing and are counted in a warning."""
     pairs, labels = _drawn_pairs(estimator)
     model = _assert_counted(
@@ -172,7 +174,7 @@ def check_duplicated_pairs(estimator):
     assert_same(outputs(model), expected, "pairs given twice teach something else")
 
 
-def check_contradictory_pairs(estimator):
+def check_contradictory_pairs(estimator: Any) -> None:
     """Pairs labelled both similar and dissimilar do no harm and are counted in a warning."""
     pairs, labels = _drawn_pairs(estimator)
     _assert_counted(
@@ -202,7 +204,7 @@ def _predict(model, data):
     return model.predict(data.X, qid=data.qid)
 
 
-def check_order_of_rows_of_queries(estimator):
+def check_order_of_rows_of_queries(estimator: Any) -> None:
     """Rows of a query need not be neighbours, neither in fit nor in predict."""
     data = make_data()
     model = fit(fresh(estimator), data)
@@ -217,7 +219,7 @@ def check_order_of_rows_of_queries(estimator):
     assert np.isfinite(model.score(data.X, data.y, qid=data.qid)), "score is not finite"
 
 
-def check_one_query_at_a_time(estimator):
+def check_one_query_at_a_time(estimator: Any) -> None:
     """Predictions for a query do not depend on the other queries that are asked with it."""
     data = make_data()
     model = fit(fresh(estimator), data)
@@ -226,7 +228,7 @@ def check_one_query_at_a_time(estimator):
     assert_close(np.concatenate(alone), together, "a query alone gets other predictions")
 
 
-def check_query_ids_are_names(estimator):
+def check_query_ids_are_names(estimator: Any) -> None:
     """Strings, or numbers with gaps, name queries as well as 0, 1, 2, ... do."""
     data = make_data()
     expected = _predict(fit(fresh(estimator), data), data)
@@ -236,7 +238,7 @@ def check_query_ids_are_names(estimator):
         assert_close(actual, expected, f"qid of {qid.dtype} such as {qid[0]!r} teaches otherwise")
 
 
-def check_no_qid_is_one_query(estimator):
+def check_no_qid_is_one_query(estimator: Any) -> None:
     """Without qid, all rows are of one query."""
     data = make_data()
     without = fit(fresh(estimator), data._replace(qid=None)).predict(data.X)
@@ -244,7 +246,7 @@ def check_no_qid_is_one_query(estimator):
     assert_close(without, _predict(fit(fresh(estimator), one), one), "no qid is not one query")
 
 
-def check_bad_qid(estimator):
+def check_bad_qid(estimator: Any) -> None:
     """With the wrong length or NaN, qid gives an error that names it."""
     data = make_data()
     model = fit(fresh(estimator), data)
@@ -262,7 +264,7 @@ def check_bad_qid(estimator):
             assert_raises(call, f"{name} with {what}", parameter("qid"), problem)
 
 
-def checks_of_supervision(estimator):
+def checks_of_supervision(estimator: Any) -> Iterator[Callable[[Any], None]]:
     """Yield the checks of this module that concern the estimator."""
     if takes_classes(estimator):
         if accepts_unlabelled(estimator):  # strings cannot stand beside -1

@@ -5,12 +5,15 @@ from __future__ import annotations
 import copy
 import functools
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal, Self, TypeAlias, TypeVar, cast
 
 from ._sklearn import HAS_CALLBACKS, _fit_context
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 
-def fit_method(fit):
+
+def fit_method(fit: Function) -> Function:
     """Decorate `fit`: validate the parameters, and leave the estimator whole if it stops.
 
     Whatever ends the fit early (an error, Ctrl-C), the estimator is put back as it was before:
@@ -19,7 +22,7 @@ def fit_method(fit):
     validated = _fit_context(prefer_skip_nested_validation=True)(fit)
 
     @functools.wraps(fit)
-    def wrapper(estimator, *args, **kwargs):
+    def wrapper(estimator: Any, *args: Any, **kwargs: Any) -> Any:
         before = dict(vars(estimator))
         try:
             return validated(estimator, *args, **kwargs)
@@ -28,7 +31,7 @@ def fit_method(fit):
             vars(estimator).update(before)
             raise
 
-    return wrapper
+    return cast(Function, wrapper)
 
 
 def copy_part(name: str, value: Any) -> Any:
@@ -55,13 +58,17 @@ def copy_part(name: str, value: Any) -> Any:
         ) from error
 
 
+# Fitted attributes as they would be if fit stopped here.
+Attributes: TypeAlias = Callable[[], dict[str, Any]]
+
+
 class Progress:
     """Progress that nobody watches: the default of functions that report theirs."""
 
-    def begin(self):
+    def begin(self) -> None:
         """Begin a unit of work."""
 
-    def step(self, attributes=None, **figures):
+    def step(self, attributes: Attributes | None = None, **figures: Any) -> bool:
         """End a unit of work; return whether to stop."""
         return False
 
@@ -94,7 +101,15 @@ class FitProgress(Progress):
         What else `fit` was given and `score` takes, such as `qid`; None is left out.
     """
 
-    def __init__(self, estimator, total=None, X=None, y=None, description="iteration", **metadata):
+    def __init__(
+        self,
+        estimator: Any,
+        total: int | None = None,
+        X: Any = None,
+        y: Any = None,
+        description: str = "iteration",
+        **metadata: Any,
+    ) -> None:
         self.estimator = estimator
         self.total = total
         self.description = description
@@ -104,7 +119,7 @@ class FitProgress(Progress):
         self._task: Any = None
         self._bar: Any = None
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         if HAS_CALLBACKS:
             self._context = self.estimator._init_callback_context(max_subtasks=self.total)
             self._context.call_on_fit_task_begin(estimator=self.estimator, **self._data)
@@ -120,13 +135,13 @@ class FitProgress(Progress):
             )
         return self
 
-    def begin(self):
+    def begin(self) -> None:
         """Begin a unit of work."""
         if self._context is not None:
             self._task = self._context.subcontext(task_name=self.description)
             self._task.call_on_fit_task_begin(estimator=self.estimator, **self._data)
 
-    def step(self, attributes=None, **figures):
+    def step(self, attributes: Attributes | None = None, **figures: Any) -> bool:
         """End the unit of work that `begin` began.
 
         Parameters
@@ -151,7 +166,7 @@ class FitProgress(Progress):
             self._bar.update()
         return stop
 
-    def note(self, message):
+    def note(self, message: str) -> None:
         """Tell the user something, above the bar, if `verbose`."""
         if self._bar is not None and not self._bar.disable:
             self._bar.write(f"{type(self.estimator).__name__}: {message}", file=sys.stderr)
@@ -164,7 +179,7 @@ class FitProgress(Progress):
             estimator=self.estimator, reconstruction_attributes=attributes, **self._data
         )
 
-    def __exit__(self, exc_type, exc, traceback):
+    def __exit__(self, exc_type: Any, exc: Any, traceback: Any) -> Literal[False]:
         if self._bar is not None:
             self._bar.close()
         if self._context is not None and exc_type is None:

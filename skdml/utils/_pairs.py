@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 
-def check_index_pairs(pairs: Any, n_rows: int) -> np.ndarray:
+def check_index_pairs(pairs: Any, n_rows: int) -> NDArray:
     """Return pairs of row indices as an array, or say what is wrong with them."""
     pairs = np.asarray(pairs)
     if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu":

@@ -4,25 +4,30 @@ Everything else in the package imports these names from here, so a new scikit-le
 is absorbed in one place.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
 from sklearn.base import _fit_context
 from sklearn.utils._param_validation import (
     Interval,
     Options,
     StrOptions,
-    validate_params,
 )
 from sklearn.utils.validation import validate_data as _validate_data
 
-try:  # scikit-learn >= 1.9; its _fit_context tears the callbacks down after fit
-    from sklearn.callback import CallbackSupportMixin
+from ._bases import HAS_CALLBACKS, BaseEstimator, CallbackSupportMixin
+from ._typing import MatrixLike
 
-    HAS_CALLBACKS = True
-except ImportError:  # pragma: no cover - depends on the installed version
-    HAS_CALLBACKS = False
+if TYPE_CHECKING:
+    Function = TypeVar("Function", bound=Callable[..., Any])
 
-    class CallbackSupportMixin:  # type: ignore[no-redef]
-        """Stands in for scikit-learn's mixin where it does not exist: no callbacks."""
-
+    def validate_params(
+        parameter_constraints: dict[str, Any], *, prefer_skip_nested_validation: bool
+    ) -> Callable[[Function], Function]: ...
+else:
+    from sklearn.utils._param_validation import validate_params
 
 # Where the documentation is read. The pages of the API reference are named by autosummary.
 DOCUMENTATION = "https://skdml.readthedocs.io/en/latest/"
@@ -35,7 +40,7 @@ class EstimatorMixin(CallbackSupportMixin):
     _doc_link_template = DOCUMENTATION + "api/generated/{estimator_module}.{estimator_name}.html"
 
 
-def validate_data(estimator, X, **options):
+def validate_data(estimator: BaseEstimator, X: MatrixLike, **options: Any) -> Any:
     """Validate X as scikit-learn does, with errors that always name it."""
     try:
         return _validate_data(estimator, X, **options)

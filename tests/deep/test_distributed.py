@@ -23,12 +23,12 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("skorch")
 pytest.importorskip("psutil")
 
-import rank_toys as toys  # noqa: E402
 from skorch.callbacks import Callback, Checkpoint  # noqa: E402
 
 from skdml import DeepMetricEmbedder  # noqa: E402
 from skdml.deep import distributed  # noqa: E402
 from skdml.deep._batches import classes_of_rank, count_batches  # noqa: E402
+from tests.deep import rank_toys as toys  # noqa: E402
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -14,11 +14,11 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("skorch")
 psutil = pytest.importorskip("psutil")
 
-import rank_toys as toys  # noqa: E402
 from skorch.callbacks import Callback  # noqa: E402
 
 from skdml import DeepMetricEmbedder  # noqa: E402
 from skdml.deep._host import RankError  # noqa: E402
+from tests.deep import rank_toys as toys  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

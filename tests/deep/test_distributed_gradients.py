@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("skorch")
 pytest.importorskip("psutil")
 
-import rank_toys as toys  # noqa: E402
+from tests.deep import rank_toys as toys  # noqa: E402
 
 SIZE = len(toys.COUNTS)
 

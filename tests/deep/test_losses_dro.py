@@ -7,7 +7,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from loss_toys import (  # noqa: E402
+from scipy.optimize import minimize  # noqa: E402
+
+from skdml.deep import losses  # noqa: E402
+from skdml.deep.losses import get_loss  # noqa: E402
+from skdml.deep.losses._core import masked_softmax  # noqa: E402
+from skdml.deep.losses._dro import ball_weights, kl_of_groups, kl_weights, top_k  # noqa: E402
+from tests.deep.loss_toys import (  # noqa: E402
     distances_of,
     gradient_of,
     losses_of_pairs,
@@ -16,12 +22,6 @@ from loss_toys import (  # noqa: E402
     pairs_of,
     similarities_of,
 )
-from scipy.optimize import minimize  # noqa: E402
-
-from skdml.deep import losses  # noqa: E402
-from skdml.deep.losses import get_loss  # noqa: E402
-from skdml.deep.losses._core import masked_softmax  # noqa: E402
-from skdml.deep.losses._dro import ball_weights, kl_of_groups, kl_weights, top_k  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("error")
 SEEDS = (0, 1, 2)

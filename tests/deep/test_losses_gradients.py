@@ -6,11 +6,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from loss_toys import gradient_of, make_batch  # noqa: E402
-
 from skdml.deep import losses  # noqa: E402
 from skdml.deep.losses import get_loss  # noqa: E402
 from skdml.deep.losses._registry import FUNCTIONS  # noqa: E402
+from tests.deep.loss_toys import gradient_of, make_batch  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("error")
 

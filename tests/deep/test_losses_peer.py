@@ -6,13 +6,13 @@ import pytest
 torch = pytest.importorskip("torch")
 peers = pytest.importorskip("pytorch_metric_learning.losses")
 
-from loss_toys import gradient_of, losses_of_pairs, make_batch  # noqa: E402
 from pytorch_metric_learning import miners, reducers  # noqa: E402
 from pytorch_metric_learning.distances import CosineSimilarity  # noqa: E402
 
 from skdml.deep.losses import get_loss, get_miner  # noqa: E402
 from skdml.deep.losses._core import pair_masks, unit_rows  # noqa: E402
 from skdml.deep.losses._miners import mine_masks  # noqa: E402
+from tests.deep.loss_toys import gradient_of, losses_of_pairs, make_batch  # noqa: E402
 
 SEEDS = (0, 1, 2)
 EQUAL = np.repeat(np.arange(6), 4)  # every anchor has positives and negatives

@@ -9,11 +9,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from loss_toys import make_batch  # noqa: E402
-
 from skdml.deep import losses  # noqa: E402
 from skdml.deep.losses import get_loss, loss_names, loss_parameters, miner_names  # noqa: E402
 from skdml.deep.losses._registry import FUNCTIONS, OWN, PEERS  # noqa: E402
+from tests.deep.loss_toys import make_batch  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("error")
 

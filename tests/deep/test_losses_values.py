@@ -8,7 +8,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from loss_toys import (  # noqa: E402
+from sklearn.metrics import normalized_mutual_info_score  # noqa: E402
+
+from skdml.deep import losses  # noqa: E402
+from skdml.deep.losses._clusters import nmi_distances  # noqa: E402
+from skdml.deep.losses._triplets import class_partners  # noqa: E402
+from tests.deep.loss_toys import (  # noqa: E402
     LABELS,
     distances_of,
     hinge,
@@ -19,11 +24,6 @@ from loss_toys import (  # noqa: E402
     similarities_of,
     triplets_of,
 )
-from sklearn.metrics import normalized_mutual_info_score  # noqa: E402
-
-from skdml.deep import losses  # noqa: E402
-from skdml.deep.losses._clusters import nmi_distances  # noqa: E402
-from skdml.deep.losses._triplets import class_partners  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("error")
 SEEDS = (0, 1, 2)

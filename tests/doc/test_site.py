@@ -4,7 +4,8 @@ import time
 from pathlib import Path
 
 import pytest
-from browser import NARROW, WIDE, find_chromium, open_browser, problems, resize, serve
+
+from tests.doc.browser import NARROW, WIDE, find_chromium, open_browser, problems, resize, serve
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 SITE = Path(__file__).parents[2] / "doc" / "_build" / "html"

@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
-from ranking_toys import sort_documents
 from scipy.stats import ttest_1samp
 
 from skdml import LocalGMMLRanker
 from skdml.ranking import _training
 from skdml.ranking._training import choose_views
+from tests.ranking.ranking_toys import sort_documents
 
 pytestmark = pytest.mark.filterwarnings("error")
 

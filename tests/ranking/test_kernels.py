@@ -4,12 +4,12 @@ import math
 
 import numpy as np
 import pytest
-from ranking_toys import finite_differences, random_metric
 
 from skdml.ranking._kernels import KERNELS, gaussian_scores, thesis_scores
 from skdml.ranking._local_gmml_solver import build_model
 from skdml.ranking._local_metrics import LocalMetric
 from skdml.ranking._losses import draw_violators
+from tests.ranking.ranking_toys import finite_differences, random_metric
 
 pytestmark = pytest.mark.filterwarnings("error")
 

@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-from ranking_toys import make_documents, make_ranked, query_slices, random_metric, sort_documents
 from scipy.linalg import LinAlgError, sqrtm
 
 from skdml.linear import MahalanobisMetric
@@ -13,6 +12,13 @@ from skdml.ranking._local_metrics import (
     learn_local_metric,
     low_rank_metric,
     top_and_bottom,
+)
+from tests.ranking.ranking_toys import (
+    make_documents,
+    make_ranked,
+    query_slices,
+    random_metric,
+    sort_documents,
 )
 
 pytestmark = pytest.mark.filterwarnings("error")

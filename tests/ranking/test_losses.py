@@ -2,14 +2,6 @@ import math
 
 import numpy as np
 import pytest
-from ranking_toys import (
-    finite_differences,
-    make_documents,
-    make_ranked,
-    ndcg_of_order,
-    query_slices,
-    sort_documents,
-)
 
 from skdml.metrics import mean_ndcg
 from skdml.ranking import _losses
@@ -22,6 +14,14 @@ from skdml.ranking._losses import (
 )
 from skdml.ranking._queries import group_rows
 from skdml.ranking._training import CUTOFF, mean_ndcg_of, positions, sort_queries
+from tests.ranking.ranking_toys import (
+    finite_differences,
+    make_documents,
+    make_ranked,
+    ndcg_of_order,
+    query_slices,
+    sort_documents,
+)
 
 pytestmark = pytest.mark.filterwarnings("error")
 

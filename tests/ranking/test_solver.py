@@ -2,19 +2,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from ranking_toys import (
-    finite_differences,
-    make_ranked,
-    random_metric,
-    random_model,
-    sort_documents,
-)
 
 from skdml.datasets import make_ranking
 from skdml.linear import MahalanobisMetric
 from skdml.ranking._local_gmml_solver import build_model, fit_query_weights, gradients, train
 from skdml.ranking._local_metrics import LocalMetric, learn_local_metric
 from skdml.ranking._training import mean_ndcg_of
+from tests.ranking.ranking_toys import (
+    finite_differences,
+    make_ranked,
+    random_metric,
+    random_model,
+    sort_documents,
+)
 
 pytestmark = pytest.mark.filterwarnings("error")
 

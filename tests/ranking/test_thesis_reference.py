@@ -10,7 +10,6 @@ import math
 
 import numpy as np
 import pytest
-from ranking_toys import make_documents, ndcg_of_order, sort_documents
 from scipy.linalg import sqrtm
 
 from skdml import LocalGMMLRanker
@@ -18,6 +17,7 @@ from skdml.metrics import mean_ndcg
 from skdml.ranking import _local_gmml
 from skdml.ranking._local_gmml_solver import build_model, fit_query_weights
 from skdml.ranking._local_metrics import learn_local_metric
+from tests.ranking.ranking_toys import make_documents, ndcg_of_order, sort_documents
 
 pytestmark = pytest.mark.filterwarnings("error")
 

@@ -7,12 +7,12 @@ import warnings
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
-from toys import Asymmetric, FullySupervised, Generator, Ranker, SemiSupervised
 
 from skdml import GMMLTransformer
 from skdml.constraints import make_pairs
 from skdml.utils._fit import FitProgress, fit_method
 from skdml.utils._sklearn import HAS_CALLBACKS, EstimatorMixin
+from tests.utils.toys import Asymmetric, FullySupervised, Generator, Ranker, SemiSupervised
 
 
 class IgnoresTheSeed(GMMLTransformer):

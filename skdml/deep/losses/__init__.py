@@ -1,5 +1,7 @@
 """Losses of deep metric learning, over the embeddings and labels of a batch."""
 
+from __future__ import annotations
+
 from ..._optional import optional_import
 
 optional_import("torch", "skdml.deep.losses")

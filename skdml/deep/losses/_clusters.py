@@ -41,7 +41,7 @@ def _nmi(cells, clusters, classes, size):
 class _Facilities:
     """A clustering that grows by one medoid at a time, chosen to be the worst for the loss."""
 
-    def __init__(self, distances: Tensor, codes: Tensor):
+    def __init__(self, distances: Tensor, codes: Tensor) -> None:
         self.distances, self.codes = distances, codes
         size = len(codes)
         self.one_hot = torch.nn.functional.one_hot(codes).to(distances.dtype)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -114,7 +114,7 @@ def _sparse(rows: Tensor, columns: Tensor, values: Tensor, size: int) -> Tensor:
 
 
 @contextlib.contextmanager
-def anchors_within(rows: slice | None):
+def anchors_within(rows: slice | None) -> Iterator[None]:
     """Let losses of the pair family have gradients for the pairs of some anchors only.
 
     The value of a loss stays that of the whole batch. So one rank of many takes the share of its
@@ -178,7 +178,7 @@ class _OfSimilarities(torch.autograd.Function):
 
 
 def similarity_loss(
-    embeddings: Tensor, labels: Tensor, term: Term, *, miner=None, normalize: bool = True
+    embeddings: Tensor, labels: Tensor, term: Term, *, miner: Any = None, normalize: bool = True
 ) -> Tensor:
     """Compute a loss of the pair family.
 
@@ -263,7 +263,7 @@ def zero_like(similarities: Tensor) -> Tensor:
     return similarities.new_zeros(())
 
 
-def choose(options: dict, value: str, parameter: str):
+def choose(options: dict, value: str, parameter: str) -> Any:
     """Look up the value of a parameter that is a string."""
     if value not in options:
         raise ValueError(

@@ -8,13 +8,17 @@ have in closed form. The functions below take the losses of pairs to the value a
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from ._core import SparseWeights, choose, masked_exp, signed_softmax, similarity_loss, zero_like
 from ._pairs import PAIR_LOSSES
+
+# A loss, and its derivative by S.
+Weighed: TypeAlias = tuple[Tensor, Tensor | SparseWeights]
 
 
 @lru_cache(maxsize=4)
@@ -49,14 +53,18 @@ def _mean_of_places(values, places, derivative):
     return values.mean(), _weigh(places, share, derivative)
 
 
-def top_k(losses, derivative, positive, negative, *, k):
+def top_k(
+    losses: Tensor, derivative: Tensor, positive: Tensor, negative: Tensor, *, k: int | None
+) -> Weighed:
     """Mean of the k largest: p <= 1/k."""
     k = 2 * len(losses) if k is None else k
     values, places = _largest(losses, positive | negative, k)
     return _mean_of_places(values, places, derivative)
 
 
-def top_k_of_each_sign(losses, derivative, positive, negative, *, k):
+def top_k_of_each_sign(
+    losses: Tensor, derivative: Tensor, positive: Tensor, negative: Tensor, *, k: int | None
+) -> Weighed:
     """Mean of the k/2 largest of each sign."""
     half = (2 * len(losses) if k is None else k + 1) // 2
     parts = [_largest(losses, mask, half) for mask in (positive, negative)]
@@ -64,7 +72,7 @@ def top_k_of_each_sign(losses, derivative, positive, negative, *, k):
     return _mean_of_places(values, places, derivative)
 
 
-def largest(losses, derivative, positive, negative):
+def largest(losses: Tensor, derivative: Tensor, positive: Tensor, negative: Tensor) -> Weighed:
     """Return the largest loss: any p."""
     return top_k(losses, derivative, positive, negative, k=1)
 
@@ -84,7 +92,15 @@ def kl_weights(losses: Tensor, mask: Tensor, gamma: float) -> tuple[Tensor, Tens
     return value, weights.mul_(1 / total)
 
 
-def kl(losses, derivative, positive, negative, *, gamma, sample):
+def kl(
+    losses: Tensor,
+    derivative: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    *,
+    gamma: float,
+    sample: int | None,
+) -> Weighed:
     """Weights softmax(l / gamma) over all pairs with a loss."""
     value, weights = kl_weights(losses, (positive | negative) & (losses > 0), gamma)
     if sample is None:
@@ -97,7 +113,15 @@ def kl(losses, derivative, positive, negative, *, gamma, sample):
     return _mean_of_places(losses.take(places), places, derivative)
 
 
-def kl_of_groups(losses, derivative, positive, negative, *, gamma, null_loss):
+def kl_of_groups(
+    losses: Tensor,
+    derivative: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    *,
+    gamma: float | tuple[float, float],
+    null_loss: float | None,
+) -> Weighed:
     """Weights softmax(l / gamma) over the pairs with a loss of one anchor and one sign."""
     gammas = gamma if isinstance(gamma, (tuple, list)) else (gamma, gamma)
     active = losses > 0
@@ -153,7 +177,9 @@ def ball_weights(losses: Tensor, mask: Tensor, radius: float) -> tuple[Tensor, T
     return (weights * losses).sum(), weights
 
 
-def variance(losses, derivative, positive, negative, *, radius):
+def variance(
+    losses: Tensor, derivative: Tensor, positive: Tensor, negative: Tensor, *, radius: float
+) -> Weighed:
     """Weights of the chi-square ball over all pairs with a loss."""
     mask = (positive | negative) & (losses > 0)
     value, weights = ball_weights(losses, mask, radius)
@@ -163,14 +189,14 @@ def variance(losses, derivative, positive, negative, *, radius):
 def robust_loss(
     embeddings: Tensor,
     labels: Tensor,
-    weigh,
+    weigh: partial[Weighed],
     *,
     pair_loss: str,
     margin: float,
     threshold: float,
     positive_scale: float,
     negative_scale: float,
-    miner,
+    miner: Any,
 ) -> Tensor:
     """Compute a robust loss: pair losses of S, weighed by a function of this module."""
     terms = choose(PAIR_LOSSES, pair_loss, "pair_loss")

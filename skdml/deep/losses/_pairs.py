@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -86,7 +87,7 @@ def contrastive(
     positive_margin: float = 0.0,
     negative_margin: float = 1.0,
     reduction: str = "balanced",
-    miner=None,
+    miner: Any = None,
 ) -> Tensor:
     r"""Draw positive pairs together and push negative pairs apart, up to a margin.
 
@@ -139,7 +140,7 @@ def margin(
     margin: float = 0.2,
     threshold: float = 0.5,
     reduction: str = "mean",
-    miner=None,
+    miner: Any = None,
 ) -> Tensor:
     r"""Ask of each pair to be on its side of a threshold, by a margin.
 
@@ -195,7 +196,7 @@ def binomial(
     negative_scale: float = 40.0,
     threshold: float = 0.5,
     reduction: str = "mean",
-    miner=None,
+    miner: Any = None,
 ) -> Tensor:
     r"""Compute the binomial deviance of pairs: a smooth hinge, steeper for negatives.
 
@@ -252,7 +253,7 @@ def multi_similarity(
     positive_scale: float = 2.0,
     negative_scale: float = 50.0,
     threshold: float = 0.5,
-    miner=None,
+    miner: Any = None,
 ) -> Tensor:
     r"""Weigh each pair by its similarity and by those of the other pairs of its anchor.
 
@@ -302,7 +303,7 @@ def multi_similarity(
     return similarity_loss(embeddings, labels, term, miner=miner)
 
 
-def histogram(embeddings: Tensor, labels: Tensor, *, bins: int = 100, miner=None) -> Tensor:
+def histogram(embeddings: Tensor, labels: Tensor, *, bins: int = 100, miner: Any = None) -> Tensor:
     r"""Estimate how probable it is that a negative pair is more similar than a positive pair.
 
     .. math:: \sum_r h^-_r \sum_{q \le r} h^+_q

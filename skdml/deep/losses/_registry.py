@@ -190,7 +190,7 @@ class NamedLoss(nn.Module):
     NamedLoss('triplet', mining='hard')
     """
 
-    def __init__(self, name: str, params: dict[str, Any]):
+    def __init__(self, name: str, params: dict[str, Any]) -> None:
         super().__init__()
         self.name, self.params = name, params
         # Wrong values of parameters show here, not in the first step of a training.
@@ -203,7 +203,7 @@ class NamedLoss(nn.Module):
         """Compute the loss of a batch."""
         return OWN[self.name](embeddings, labels, **self.params)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         params = "".join(f", {name}={value!r}" for name, value in self.params.items())
         return f"NamedLoss({self.name!r}{params})"
 
@@ -225,7 +225,7 @@ class MinedLoss(nn.Module):
     'TripletMarginMiner'
     """
 
-    def __init__(self, loss: Callable[..., Tensor], miner: Any):
+    def __init__(self, loss: Callable[..., Tensor], miner: Any) -> None:
         super().__init__()
         self.loss, self.miner = loss, get_miner(miner)
 

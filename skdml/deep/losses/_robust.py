@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from torch import Tensor
 
@@ -27,7 +28,7 @@ def dro_topk(
     threshold: float = 0.5,
     positive_scale: float = 2.0,
     negative_scale: float = 40.0,
-    miner=None,
+    miner: Any = None,
 ) -> Tensor:
     """Take the mean of the K largest pair losses of the batch.
 
@@ -85,7 +86,7 @@ def dro_topk_pn(
     threshold: float = 0.5,
     positive_scale: float = 2.0,
     negative_scale: float = 40.0,
-    miner=None,
+    miner: Any = None,
 ) -> Tensor:
     """Take the mean of the K/2 largest losses of positive and of negative pairs.
 
@@ -143,7 +144,7 @@ def dro_kl(
     threshold: float = 0.5,
     positive_scale: float = 2.0,
     negative_scale: float = 40.0,
-    miner=None,
+    miner: Any = None,
 ) -> Tensor:
     r"""Weigh pair losses by their softmax: the worst weights with a penalty on their divergence.
 
@@ -206,7 +207,7 @@ def dro_kl_g(
     threshold: float = 0.5,
     positive_scale: float = 2.0,
     negative_scale: float = 40.0,
-    miner=None,
+    miner: Any = None,
 ) -> Tensor:
     r"""Weigh pair losses by their softmax within the pairs of one anchor and one sign.
 
@@ -271,7 +272,7 @@ def dro_max(
     threshold: float = 0.5,
     positive_scale: float = 2.0,
     negative_scale: float = 40.0,
-    miner=None,
+    miner: Any = None,
 ) -> Tensor:
     """Take the largest pair loss of the batch.
 
@@ -326,7 +327,7 @@ def dro_variance(
     threshold: float = 0.5,
     positive_scale: float = 2.0,
     negative_scale: float = 40.0,
-    miner=None,
+    miner: Any = None,
 ) -> Tensor:
     r"""Take the worst mean of pair losses over weights within a ball around the uniform ones.
 

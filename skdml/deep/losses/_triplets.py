@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +21,7 @@ from ._core import (
 )
 
 
-def class_partners(labels: Tensor):
+def class_partners(labels: Tensor) -> Iterator[Tensor]:
     """Yield, for each shift within the classes, the partner of every row.
 
     Over all shifts, each ordered positive pair is met once; a row whose class is too small for a
@@ -84,7 +86,7 @@ def triplet(
     mining: str = "semi-hard",
     distance: str = "euclidean",
     reduction: str = "active",
-    miner=None,
+    miner: Any = None,
 ) -> Tensor:
     r"""Ask of each anchor that its negatives are farther than its positives, by a margin.
 

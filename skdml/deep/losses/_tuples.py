@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from ._core import (
 
 
 def lifted_structure(
-    embeddings: Tensor, labels: Tensor, *, margin: float = 0.0, miner=None
+    embeddings: Tensor, labels: Tensor, *, margin: float = 0.0, miner: Any = None
 ) -> Tensor:
     r"""Compare the soft-hardest positive of each anchor with its soft-hardest negative.
 
@@ -63,7 +64,7 @@ def lifted_structure(
 
 
 def lifted_structure_pairs(
-    embeddings: Tensor, labels: Tensor, *, margin: float = 1.0, miner=None
+    embeddings: Tensor, labels: Tensor, *, margin: float = 1.0, miner: Any = None
 ) -> Tensor:
     r"""Compare each positive pair with the negatives of both its ends, in distances.
 
@@ -116,7 +117,12 @@ def lifted_structure_pairs(
 
 
 def n_pair_tuplet(
-    embeddings: Tensor, labels: Tensor, *, scale: float = 1.0, normalize: bool = True, miner=None
+    embeddings: Tensor,
+    labels: Tensor,
+    *,
+    scale: float = 1.0,
+    normalize: bool = True,
+    miner: Any = None,
 ) -> Tensor:
     r"""Compare each positive pair with all negatives of its anchor: the (N+1)-tuplet loss.
 
