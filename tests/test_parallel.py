@@ -101,6 +101,23 @@ def test_limit_threads_puts_back_what_was_there():
     assert [lib["num_threads"] for lib in threadpool_info()] == before
 
 
+def test_limit_threads_puts_back_those_of_torch():
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        with limit_threads(2):
+            assert torch.get_num_threads() == 2
+        assert torch.get_num_threads() == 3
+        with pytest.raises(ZeroDivisionError), limit_threads(1):
+            raise ZeroDivisionError
+        assert torch.get_num_threads() == 3
+        with limit_threads(None):
+            assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_no_dask_is_imported_for_local_work():
     code = (
         "import sys, numpy as np\n"
