@@ -184,6 +184,30 @@ def test_backbones_agree_with_parameters_in_the_ring_but_not_with_gradients(foun
     assert apart[-1] > apart[0]
 
 
+# A fit
+
+
+def test_every_rank_ends_a_fit_with_the_same_network(found):
+    for title in toys.PLANS:
+        for rank in range(1, SIZE):
+            assert torch.equal(found[rank]["plans"][title][0], found[0]["plans"][title][0])
+
+
+def test_every_parameter_of_a_distributed_fit_has_an_effect(found):
+    weights = {title: plan[0] for title, plan in found[0]["plans"].items()}
+    for title in toys.PLANS:
+        for other in toys.PLANS:
+            same = torch.allclose(weights[title], weights[other], rtol=0, atol=1e-5)
+            assert same == (title == other), (title, other)
+
+
+def test_replicas_are_as_far_apart_as_sync_and_ring_mix_say(found):
+    apart = {title: plan[2] for title, plan in found[0]["plans"].items()}
+    assert apart["allreduce"] == apart["allreduce remote"] == 0
+    assert 0 < 2 * apart["hybrid"] < apart["no mixing"]
+    assert 0 < 2 * apart["hybrid"] < apart["gradients"]
+
+
 def test_bytes_are_those_of_one_send_per_parameter_and_of_an_all_reduce(found):
     sent = found[0]["hybrid_steps"]["parameters"][3]
     if sent["backbone"] is None:
