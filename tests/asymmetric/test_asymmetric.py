@@ -90,7 +90,6 @@ class TestSolver:
             maps.step(batch.queries, batch.database, batch.pairs, penalty, 1e-3)
         assert (np.diff(values) < 0).all()
 
-
     def test_votes_of_held_out_queries_have_a_mean_and_a_standard_error(self):
         X, y, queries = make_task(60)
         held_out = np.arange(60) % 4 == 0

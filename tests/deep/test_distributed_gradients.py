@@ -187,10 +187,12 @@ def test_backbones_agree_with_parameters_in_the_ring_but_not_with_gradients(foun
 # A fit
 
 
-def test_every_rank_ends_a_fit_with_the_same_network(found):
+def test_every_rank_ends_a_fit_with_the_same_network_and_the_loss_of_all(found):
     for title in toys.PLANS:
+        weights, loss, _ = found[0]["plans"][title]
         for rank in range(1, SIZE):
-            assert torch.equal(found[rank]["plans"][title][0], found[0]["plans"][title][0])
+            assert torch.equal(found[rank]["plans"][title][0], weights)
+            assert found[rank]["plans"][title][1] == pytest.approx(loss, rel=1e-6)
 
 
 def test_every_parameter_of_a_distributed_fit_has_an_effect(found):
