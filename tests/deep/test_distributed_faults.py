@@ -21,7 +21,6 @@ from skorch.callbacks import Callback  # noqa: E402
 from skdml import DeepMetricEmbedder  # noqa: E402
 from skdml.deep._host import RankError  # noqa: E402
 
-# A fit on ranks takes seconds, so those that several tests need stay on one process of xdist.
 pytestmark = pytest.mark.xdist_group("faults of ranks")
 
 

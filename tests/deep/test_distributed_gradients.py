@@ -10,6 +10,8 @@ pytest.importorskip("psutil")
 
 import rank_toys as toys  # noqa: E402
 
+pytestmark = pytest.mark.xdist_group("gradients of ranks")
+
 SIZE = len(toys.COUNTS)
 
 

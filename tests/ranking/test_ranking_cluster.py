@@ -13,7 +13,10 @@ from skdml import LocalGMMLRanker
 from skdml.datasets import make_ranking
 from skdml.ranking import _local_gmml
 
-pytestmark = pytest.mark.filterwarnings("error:::skdml")
+pytestmark = [
+    pytest.mark.filterwarnings("error:::skdml"),
+    pytest.mark.xdist_group("cluster of rankers"),
+]
 
 FITTED = ("anchors_", "weights_", "widths_")
 
