@@ -346,8 +346,9 @@ def test_other_bad_input(wine):
     model = GMMLTransformer().fit(X, y)
     with pytest.raises(ValueError, match=r"shape \(n_pairs, 2, 13\)"):
         model.pair_distance(X)
-    with pytest.raises(ValueError, match="X has 178 samples"):
-        model.pair_distance([[0, 178]], X)
+    for outside in (178, -1):
+        with pytest.raises(ValueError, match="X has 178 samples"):
+            model.pair_distance([[0, outside]], X)
     with pytest.raises(ValueError, match="row indices of shape"):
         model.pair_distance([[0.5, 1.0]], X)
     with pytest.raises(TypeError, match="index pairs"):
