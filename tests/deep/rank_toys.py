@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import nn
 
 from skdml import DeepMetricEmbedder
+from skdml.deep import _batches
 from skdml.deep._ranks import Ranks
 from skdml.deep._sync import AllReduce, Hybrid, ring_distance
 from skdml.deep._union import UnionLoss
@@ -201,6 +202,7 @@ def consensus(ranks):
 
 def plans(ranks):
     """Weights, losses and distances in the ring of a short fit with each of `PLANS`."""
+    _batches.MIN_BATCHES = 12
     rng = np.random.default_rng(0)
     y = np.arange(90) % 9
     X = rng.standard_normal((90, 5)) + np.eye(9, 5)[y]
