@@ -90,10 +90,11 @@ class CountingCrew(Fragile):
         self._groups[place] = group
 
 
-def test_a_lost_group_is_asked_again_all_of_the_update():
+@pytest.mark.parametrize("lost", [6, 8])  # at the start of the second update, or at its end
+def test_a_lost_group_is_asked_again_all_of_the_update(lost):
     with (
         CountingCrew([0, 1, 2], None, 2) as whole,
-        CountingCrew([0, 1, 2], None, 2, lose=[6]) as crew,
+        CountingCrew([0, 1, 2], None, 2, lose=[lost]) as crew,
     ):
         for one in (whole, crew):
             one.ask("start", 1)
