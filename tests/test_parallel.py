@@ -9,7 +9,7 @@ import time
 import joblib
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_info
+from threadpoolctl import ThreadpoolController, threadpool_info
 
 from skdml._parallel import find_client, is_dask_array, limit_threads, make_shards
 
@@ -103,8 +103,11 @@ def test_limit_threads_puts_back_what_was_there():
     assert [lib["num_threads"] for lib in threadpool_info()] == before
 
 
-def test_limit_threads_puts_back_those_of_torch():
+def test_limit_threads_puts_back_those_of_torch(monkeypatch):
     torch = pytest.importorskip("torch")
+    # As where torch came after the libraries were looked for: its OpenMP is not among them.
+    known = ThreadpoolController().select(user_api="blas")
+    monkeypatch.setattr("skdml._parallel._controller", lambda: known)
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(3)
