@@ -13,11 +13,12 @@ ifneq ($(wildcard ../shared/data),)
 export SKDML_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: help install demo test test-slow test-site test-oldest lint format doc bench clean
+.PHONY: help install demo test test-slow test-mutations test-site test-oldest lint format doc bench clean
 
 help:
 	@echo "make demo       fit every estimator on small data; the report is skdml-demo/index.html"
 	@echo "make test       the test suite (test-slow: the slow part too; test-oldest: oldest versions)"
+	@echo "make test-mutations  wrong changes of the code, one by one: the tests must notice each"
 	@echo "make test-site  the documentation and the demo's report in a browser, where there is one"
 	@echo "make lint       ruff and mypy (make format: let ruff fix what it can)"
 	@echo "make doc        the documentation, in doc/_build/html"
@@ -38,11 +39,16 @@ $(VENV)/.installed-%: $(VENV)/.installed
 demo: install
 	$(BIN)/python -m skdml demo
 
+# Tests of one xdist_group share their ranks or cluster, so they run in one process.
 test: install
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 test-slow: install
-	$(BIN)/python -m pytest -n 2 -m "slow or not slow" --timeout 1800
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "slow or not slow" --timeout 1800
+
+# Two at a time; MUTATIONS="linear plot" tries those of files with one of these words.
+test-mutations: install
+	$(BIN)/python tests/mutations/run.py $(MUTATIONS)
 
 # Builds the site and opens it in Chromium, from the system packages chromium and chromium-driver.
 test-site: doc

@@ -10,9 +10,11 @@ import joblib
 import numpy as np
 import pytest
 import scipy.linalg  # noqa: F401 - its BLAS is limited too
-from threadpoolctl import threadpool_info
+from threadpoolctl import ThreadpoolController, threadpool_info
 
 from skdml._parallel import find_client, is_dask_array, limit_threads, make_shards
+
+pytestmark = pytest.mark.xdist_group("parallel")
 
 BLOCKS = [np.full((3, 2), float(i)) for i in range(5)]
 
@@ -128,6 +130,26 @@ def test_overlapping_limits_of_two_threads_put_back_what_torch_had():
     fresh.start()
     fresh.join()
     assert [torch.get_num_threads(), *after] == [before] * 3
+
+
+def test_limit_threads_puts_back_those_of_torch(monkeypatch):
+    torch = pytest.importorskip("torch")
+    # As where torch came after the libraries were looked for: its OpenMP is not among them.
+    known = ThreadpoolController().select(user_api="blas")
+    monkeypatch.setattr("skdml._parallel._controller", lambda: known)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        with limit_threads(2):
+            assert torch.get_num_threads() == 2
+        assert torch.get_num_threads() == 3
+        with pytest.raises(ZeroDivisionError), limit_threads(1):
+            raise ZeroDivisionError
+        assert torch.get_num_threads() == 3
+        with limit_threads(None):
+            assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_no_dask_is_imported_for_local_work():

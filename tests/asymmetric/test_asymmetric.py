@@ -10,7 +10,7 @@ from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.neighbors import BallTree, KNeighborsClassifier
 
 from skdml import AsymmetricMetricClassifier
-from skdml.asymmetric._asymmetric_solver import Problem, compare, hold_out
+from skdml.asymmetric._asymmetric_solver import Problem, compare, hold_out, train
 from skdml.asymmetric._maps import LinearMaps, norm_of_w, pair_gradients
 
 
@@ -91,6 +91,18 @@ class TestSolver:
             maps.step(batch.queries, batch.database, batch.pairs, penalty, 1e-3)
         assert (np.diff(values) < 0).all()
 
+    def test_votes_of_held_out_queries_have_a_mean_and_a_standard_error(self):
+        X, y, queries = make_task(60)
+        held_out = np.arange(60) % 4 == 0
+        problem = Problem(queries, y, X, y, False, held_out, 1 - np.eye(3), 1)
+        maps = LinearMaps(np.eye(6), np.eye(6), False)
+        search = problem.search(maps, 60, np.random.default_rng(0))
+        voted = KNeighborsClassifier(1).fit(X, y).predict(queries[held_out])
+        wrong = (voted != y[held_out]).astype(float)
+        assert 0 < wrong.mean() < 1
+        assert search.vote_cost == pytest.approx(wrong.mean())
+        assert search.vote_error == pytest.approx(wrong.std() / np.sqrt(15))
+
 
 class TestFit:
     def test_asymmetry_pays_where_queries_are_different(self):
@@ -151,6 +163,22 @@ class TestFit:
         model.set_params(validation_fraction=None)
         model.fit(X[:120], y[:120], X_query=queries[120:180], y_query=y[120:180])
         assert kept > model.score(queries[180:], y[180:])
+
+    @pytest.mark.parametrize(("cost", "chosen"), [(0.31, 0), (0.29, 1), (0.5, 0)])
+    def test_aligned_maps_must_be_better_by_a_standard_error(self, monkeypatch, cost, chosen):
+        found = []
+
+        def with_votes(*args, **kwargs):
+            training = train(*args, **kwargs)
+            training.vote_cost, training.vote_error = (0.4, 0.1) if not found else (cost, 0.0)
+            found.append(training)
+            return training
+
+        monkeypatch.setattr("skdml.asymmetric._asymmetric.train", with_votes)
+        model = fit_task(max_iter=2)
+        assert len(found) == 2
+        assert found[0].objective_curve != found[1].objective_curve
+        assert model.objective_curve_.tolist() == found[chosen].objective_curve
 
     def test_symmetric_is_one_map(self):
         model = fit_task(symmetric=True)

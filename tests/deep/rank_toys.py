@@ -9,11 +9,14 @@ import sys
 import uuid
 from pathlib import Path
 
+import numpy as np
 import psutil
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from skdml import DeepMetricEmbedder
+from skdml.deep import _batches
 from skdml.deep._ranks import Ranks
 from skdml.deep._sync import AllReduce, Hybrid, ring_distance
 from skdml.deep._union import UnionLoss
@@ -25,6 +28,16 @@ LABELS = torch.tensor([0, 0, 1, 1, 2, 0, 0, 1, 2, 2, 3, 2, 3])
 COUNTS = (3, 6, 4)
 SEED = 7
 STEPS = 4
+# Parameters of fits, each of which must matter.
+PLANS = {
+    "hybrid": {"ring_mix": 0.3},
+    "no mixing": {"ring_mix": 1.0},
+    "gradients": {"ring_mix": 0.3, "ring": "gradients"},
+    "local": {"ring_mix": 0.3, "mining": "local"},
+    "remote": {"ring_mix": 0.3, "remote_grad": True},
+    "allreduce": {"ring_mix": 0.3, "sync": "allreduce"},
+    "allreduce remote": {"sync": "allreduce", "remote_grad": True},
+}
 
 
 def run_ranks(function, size, folder):
@@ -187,8 +200,31 @@ def consensus(ranks):
     return found
 
 
+def plans(ranks):
+    """Weights, losses and distances in the ring of a short fit with each of `PLANS`."""
+    _batches.MIN_BATCHES = 12
+    rng = np.random.default_rng(0)
+    y = np.arange(90) % 9
+    X = rng.standard_normal((90, 5)) + np.eye(9, 5)[y]
+    found = {}
+    for title, params in PLANS.items():
+        model = DeepMetricEmbedder(
+            module__hidden=(6,),
+            embedding_dim=3,
+            classes_per_batch=3,
+            samples_per_class=2,
+            max_epochs=1,
+            random_state=0,
+            **params,
+        ).fit(X, y)
+        weights = torch.cat([p.detach().reshape(-1) for p in model.module_.parameters()])
+        found[title] = weights, model.history_[0]["train_loss"], float(model.consensus_[0])
+    return found
+
+
 def everything(ranks):
-    return {function.__name__: function(ranks) for function in (gradients, hybrid_steps, consensus)}
+    functions = (gradients, hybrid_steps, consensus, plans)
+    return {function.__name__: function(ranks) for function in functions}
 
 
 def main(function, size, folder):
@@ -198,6 +234,7 @@ def main(function, size, folder):
     for rank in range(size):
         child = os.fork()
         if child == 0:
+            os.environ.update(RANK=str(rank), WORLD_SIZE=str(size))
             store = dist.FileStore(os.path.join(folder, "store"), size)
             dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
             ranks = Ranks(timeout=60)

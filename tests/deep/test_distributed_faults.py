@@ -1,6 +1,7 @@
 """Ranks that are killed, that hang, and dask workers that die: for real."""
 
 import os
+import random
 import signal
 import time
 import warnings
@@ -20,7 +21,7 @@ from skdml import DeepMetricEmbedder  # noqa: E402
 from skdml.deep._host import RankError  # noqa: E402
 from tests.deep import rank_toys as toys  # noqa: E402
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.xdist_group("faults of ranks")
 
 
 @pytest.fixture(scope="module")
@@ -30,11 +31,16 @@ def digits():
 
 
 class Harm(Callback):
-    """Does something to one rank in a given step of epoch 2, a number of times."""
+    """Does something to one rank in a given step of epoch 2, a number of times; notes epochs."""
 
     def __init__(self, folder, rank=1, how="kill", times=1, step=5):
         self.folder, self.rank, self.how, self.times = str(folder), rank, how, times
         self.step = step
+
+    def on_epoch_begin(self, net, **kwargs):
+        if os.environ.get("RANK") == "0":
+            with open(Path(self.folder) / "epochs", "a") as file:
+                file.write(f"{len(net.history)} ")
 
     def on_batch_begin(self, net, **kwargs):
         is_there = len(net.history) == 2 and len(net.history[-1]["batches"]) == self.step
@@ -75,6 +81,52 @@ def assert_same_weights(one, other):
         np.testing.assert_array_equal(value, weights_of(other)[name])
 
 
+def assert_same_fit(one, other):
+    assert_same_weights(one, other)
+    assert [e["train_loss"] for e in one.history_] == [e["train_loss"] for e in other.history_]
+    np.testing.assert_array_equal(one.consensus_, other.consensus_)
+
+
+# A fit that depends on all that a rank keeps for a restart: its batches, the steps of the loss, and
+# the three generators from which callbacks and augmentation may draw.
+
+
+class Seeds(Callback):
+    """Seeds the generators that nobody else seeds."""
+
+    def on_train_begin(self, net, **kwargs):
+        np.random.seed(int(os.environ["RANK"]))  # noqa: NPY002
+        random.seed(int(os.environ["RANK"]))
+
+
+def shake(X):
+    scale = 1 + 0.1 * random.random() + 0.1 * np.random.random_sample()  # noqa: NPY002
+    return scale * X + 0.1 * torch.randn(X.shape)
+
+
+def at_random(**params):
+    drawn = {"augment": shake, "loss": "margin", "miner": "distance-weighted"}
+    defaults = {"max_epochs": 2, "n_workers": 2, "callbacks": [Seeds()]}
+    return quick(**{**defaults, **drawn, **params})
+
+
+@pytest.fixture(scope="module")
+def whole(digits):
+    return at_random().fit(*digits[:2])
+
+
+def test_a_killed_rank_goes_on_with_its_batches_and_random_numbers(
+    digits, whole, tmp_path, monkeypatch
+):
+    mark = toys.new_mark(monkeypatch)
+    with pytest.warns(RuntimeWarning, match="rank 1 was killed by SIGKILL.*restart 1 of 1"):
+        model = at_random(callbacks=[Seeds(), Harm(tmp_path)]).fit(*digits[:2])
+    assert_same_fit(model, whole)
+    assert epochs(tmp_path) == ["1", "2", "2"]
+    assert toys.marked(mark) == []
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "params",
     [
@@ -90,12 +142,11 @@ def test_a_killed_rank_starts_again_and_the_weights_are_the_same(
     whole = quick(**params).fit(*digits[:2])
     with pytest.warns(RuntimeWarning, match="rank 1 was killed by SIGKILL.*restart 1 of 1"):
         model = quick(callbacks=[Harm(tmp_path)], **params).fit(*digits[:2])
-    assert_same_weights(model, whole)
-    assert [e["train_loss"] for e in model.history_] == [e["train_loss"] for e in whole.history_]
-    np.testing.assert_array_equal(model.consensus_, whole.consensus_)
+    assert_same_fit(model, whole)
     assert toys.marked(mark) == []
 
 
+@pytest.mark.slow
 def test_one_clear_error_when_it_may_not_start_again(digits, tmp_path, monkeypatch):
     mark = toys.new_mark(monkeypatch)
     with (
@@ -107,10 +158,15 @@ def test_one_clear_error_when_it_may_not_start_again(digits, tmp_path, monkeypat
     assert toys.marked(mark) == []
 
 
+def epochs(folder):
+    return (Path(folder) / "epochs").read_text().split()
+
+
 def last_harm(folder):
     return max(float(path.read_text()) for path in Path(folder).glob("harm-*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sync", ["hybrid", "allreduce"])
 def test_a_rank_that_hangs_is_found_and_named(sync, digits, tmp_path, monkeypatch):
     mark = toys.new_mark(monkeypatch)
@@ -122,6 +178,7 @@ def test_a_rank_that_hangs_is_found_and_named(sync, digits, tmp_path, monkeypatc
     assert toys.marked(mark) == []
 
 
+@pytest.mark.slow
 def test_a_rank_that_hangs_once_costs_time_only(digits, tmp_path):
     whole = quick().fit(*digits[:2])
     with pytest.warns(RuntimeWarning, match="rank 1 did not answer for 6 s"):
@@ -130,18 +187,6 @@ def test_a_rank_that_hangs_once_costs_time_only(digits, tmp_path):
 
 
 # On a cluster
-
-
-@pytest.fixture(scope="module")
-def client():
-    distributed = pytest.importorskip("distributed")
-    with (
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
-        ) as cluster,
-        distributed.Client(cluster) as client,
-    ):
-        yield client
 
 
 def ranks_of(client):
@@ -153,49 +198,60 @@ def ranks_of(client):
     )
 
 
-def test_ranks_on_dask_workers_give_what_ranks_on_one_machine_give(client, digits):
+@pytest.mark.slow
+def test_ranks_on_dask_workers_give_what_ranks_on_one_machine_give(cluster_client, digits):
     import joblib
 
     here = quick(n_workers=2).fit(*digits[:2])
-    there = quick(n_workers=2, client=client).fit(*digits[:2])
+    there = quick(n_workers=2, client=cluster_client).fit(*digits[:2])
     assert_same_weights(there, here)
     with joblib.parallel_config(backend="dask"):
         assert_same_weights(quick(n_workers=2).fit(*digits[:2]), here)
-    assert ranks_of(client) == 0
+    assert ranks_of(cluster_client) == 0
     with pytest.raises(ValueError, match=r"n_workers=3 needs as many workers.*but it has 2"):
-        quick(n_workers=3, client=client).fit(*digits[:2])
+        quick(n_workers=3, client=cluster_client).fit(*digits[:2])
 
 
-def test_a_rank_that_dies_on_a_cluster_starts_again(client, digits, tmp_path):
+@pytest.mark.slow
+def test_a_rank_that_dies_on_a_cluster_starts_again(cluster_client, digits, tmp_path):
     whole = quick(n_workers=2).fit(*digits[:2])
     with pytest.warns(RuntimeWarning, match="rank 1 was killed by SIGKILL"):
-        model = quick(n_workers=2, client=client, callbacks=[Harm(tmp_path)]).fit(*digits[:2])
+        model = quick(n_workers=2, client=cluster_client, callbacks=[Harm(tmp_path)]).fit(
+            *digits[:2]
+        )
     assert_same_weights(model, whole)
-    assert ranks_of(client) == 0
+    assert ranks_of(cluster_client) == 0
 
 
-def test_a_dask_worker_that_dies_costs_time_only(client, digits, tmp_path):
-    whole = quick(n_workers=2).fit(*digits[:2])
+def test_a_dask_worker_that_dies_costs_time_only(cluster_client, digits, whole, tmp_path):
     harm = Harm(tmp_path, how="kill worker")
+    model = at_random(client=cluster_client, callbacks=[Seeds(), harm])
     with pytest.warns(RuntimeWarning, match="rank 1 was lost with its dask worker"):
-        model = quick(n_workers=2, client=client, callbacks=[harm]).fit(*digits[:2])
-    assert_same_weights(model, whole)
+        model.fit(*digits[:2])
+    assert_same_fit(model, whole)
+    assert epochs(tmp_path) == ["1", "2", "2"]
+    cluster_client.wait_for_workers(2, timeout=60)
+    assert ranks_of(cluster_client) == 0
 
 
-def test_a_dask_worker_that_dies_again_is_an_error(client, digits, tmp_path):
+@pytest.mark.slow
+def test_a_dask_worker_that_dies_again_is_an_error(cluster_client, digits, tmp_path):
     harm = Harm(tmp_path, how="kill worker")
-    model = quick(n_workers=2, client=client, callbacks=[harm], max_restarts=0)
+    model = quick(n_workers=2, client=cluster_client, callbacks=[harm], max_restarts=0)
     with (
         warnings.catch_warnings(),
         pytest.raises(RankError, match="rank 1 was lost with its dask worker tcp://"),
     ):
         model.fit(*digits[:2])
     assert time.time() - last_harm(tmp_path) < 60 + 10
-    client.wait_for_workers(2, timeout=60)
-    assert ranks_of(client) == 0
+    cluster_client.wait_for_workers(2, timeout=60)
+    assert ranks_of(cluster_client) == 0
 
 
-def test_errors_on_a_cluster_come_up_as_they_are(client, digits):
+@pytest.mark.slow
+def test_errors_on_a_cluster_come_up_as_they_are(cluster_client, digits):
     with pytest.raises(ZeroDivisionError):
-        quick(n_workers=2, client=client, loss=lambda embeddings, labels: 1 / 0).fit(*digits[:2])
-    assert ranks_of(client) == 0
+        quick(n_workers=2, client=cluster_client, loss=lambda embeddings, labels: 1 / 0).fit(
+            *digits[:2]
+        )
+    assert ranks_of(cluster_client) == 0

@@ -10,6 +10,8 @@ pytest.importorskip("psutil")
 
 from tests.deep import rank_toys as toys  # noqa: E402
 
+pytestmark = pytest.mark.xdist_group("gradients of ranks")
+
 SIZE = len(toys.COUNTS)
 
 
@@ -182,6 +184,32 @@ def test_backbones_agree_with_parameters_in_the_ring_but_not_with_gradients(foun
     assert together[-1] < 0.01 * max(together)
     assert together[-1] < 0.01 * apart[-1]
     assert apart[-1] > apart[0]
+
+
+# A fit
+
+
+def test_every_rank_ends_a_fit_with_the_same_network_and_the_loss_of_all(found):
+    for title in toys.PLANS:
+        weights, loss, _ = found[0]["plans"][title]
+        for rank in range(1, SIZE):
+            assert torch.equal(found[rank]["plans"][title][0], weights)
+            assert found[rank]["plans"][title][1] == pytest.approx(loss, rel=1e-6)
+
+
+def test_every_parameter_of_a_distributed_fit_has_an_effect(found):
+    weights = {title: plan[0] for title, plan in found[0]["plans"].items()}
+    for title in toys.PLANS:
+        for other in toys.PLANS:
+            same = torch.allclose(weights[title], weights[other], rtol=0, atol=1e-5)
+            assert same == (title == other), (title, other)
+
+
+def test_replicas_are_as_far_apart_as_sync_and_ring_mix_say(found):
+    apart = {title: plan[2] for title, plan in found[0]["plans"].items()}
+    assert apart["allreduce"] == apart["allreduce remote"] == 0
+    assert 0 < 2 * apart["hybrid"] < apart["no mixing"]
+    assert 0 < 2 * apart["hybrid"] < apart["gradients"]
 
 
 def test_bytes_are_those_of_one_send_per_parameter_and_of_an_all_reduce(found):

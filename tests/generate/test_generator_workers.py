@@ -26,8 +26,6 @@ PARAMS = [
     {"coupling": "shared"},
     {"coupling": "separate", "debias": True},
 ]
-# A process takes seconds to import torch.
-ONE_IS_QUICK = [PARAMS[0], *[pytest.param(params, marks=pytest.mark.slow) for params in PARAMS[1:]]]
 
 
 def quick(**params):
@@ -92,10 +90,11 @@ class CountingCrew(Fragile):
         self._groups[place] = group
 
 
-def test_a_lost_group_is_asked_again_all_of_the_update():
+@pytest.mark.parametrize("lost", [6, 8])  # at the start of the second update, or at its end
+def test_a_lost_group_is_asked_again_all_of_the_update(lost):
     with (
         CountingCrew([0, 1, 2], None, 2) as whole,
-        CountingCrew([0, 1, 2], None, 2, lose=[6]) as crew,
+        CountingCrew([0, 1, 2], None, 2, lose=[lost]) as crew,
     ):
         for one in (whole, crew):
             one.ask("start", 1)
@@ -123,7 +122,8 @@ def test_bytes_are_those_of_the_numbers():
 # For real
 
 
-@pytest.mark.parametrize("params", ONE_IS_QUICK, ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("params", PARAMS, ids=str)
 def test_processes_give_the_same_result(params, iris):
     before = critic_processes()
     assert_same(quick(n_jobs=2, **params).fit(iris), quick(**params).fit(iris))
@@ -185,6 +185,16 @@ class KillerModule(nn.Linear):
         return super().forward(Z)
 
 
+def test_a_killed_process_costs_time_only_where_every_update_is_kept(iris, monkeypatch):
+    monkeypatch.setattr("skdml.generate._generator_training._CHECKPOINT_EVERY", 1)
+    before = critic_processes()
+    killer = Killer(lambda: critic_processes(before)[0], 16)  # two calls in an update
+    with pytest.warns(RuntimeWarning, match="were lost, with their process"):
+        model = quick(module=killer, n_jobs=2, max_iter=12, **PARAMS[0]).fit(iris)
+    assert_same(model, quick(module=nn_linear, max_iter=12, **PARAMS[0]).fit(iris))
+    assert critic_processes(before) == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("params", PARAMS, ids=str)
 def test_a_killed_process_is_started_again_from_its_checkpoint(params, iris):
@@ -232,11 +242,10 @@ def test_dask_workers_give_the_same_result(params, iris, cluster_client):
         assert_same(quick(**params).fit(iris), whole)
 
 
-@pytest.mark.slow
 def test_a_dask_worker_that_dies_costs_time_only(iris, cluster_client):
     pids = list(cluster_client.run(os.getpid).values())
-    killer = Killer(lambda: pids[0], 20)
+    killer = Killer(lambda: pids[0], 8)
     with pytest.warns(RuntimeWarning, match="were lost, with their dask worker"):
-        model = quick(module=killer, client=cluster_client).fit(iris)
-    assert_same(model, quick(module=nn_linear).fit(iris))
+        model = quick(module=killer, client=cluster_client, max_iter=10).fit(iris)
+    assert_same(model, quick(module=nn_linear, max_iter=10).fit(iris))
     cluster_client.wait_for_workers(2, timeout=60)

@@ -127,6 +127,11 @@ def test_percentile_bounds_are_of_squared_distances_under_the_prior(wine):
     squared = ((X[:, None] - X[None]) ** 2).sum(-1)[np.triu_indices(len(X), 1)]
     expected = np.percentile(squared, (10, 80))
     np.testing.assert_allclose(np.unique(model.bounds_), expected, rtol=0.05)
+    # A metric is the Euclidean one of mapped rows, so its bounds are those of the mapped rows.
+    root = np.linalg.cholesky(np.diag(np.linspace(0.5, 4, 13)) + 0.2)
+    under = DITMLTransformer(prior=root @ root.T, random_state=0).fit(X, y)
+    mapped = DITMLTransformer(random_state=0).fit(X @ root, y)
+    np.testing.assert_allclose(under.bounds_, mapped.bounds_, rtol=1e-9)
     whitened = DITMLTransformer(prior="covariance", random_state=0).fit(10 * X, y)
     assert np.unique(whitened.bounds_)[0] > 10 * expected[0]
 

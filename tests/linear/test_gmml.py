@@ -127,6 +127,16 @@ def test_shrinkage_equals_scikit_learns(shape):
     assert outside == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("n_rows", [6, 2])
+def test_covariance_is_shrunk_a_little_where_the_estimate_shrinks_nothing(n_rows):
+    X = np.resize([1.0, -1.0], (n_rows, 1)) * [1, 0, 0]  # every row has the same outer product
+    span = find_span(X)
+    assert ledoit_wolf_shrinkage(span.coordinates, span.second_moment(), 3)[0] < 1e-12
+    inside, outside = prior_inverse("covariance", span)
+    assert outside == 1e-6
+    assert np.linalg.eigvalsh(inside)[0] > 0.99e-6
+
+
 # The estimator
 
 
@@ -337,8 +347,9 @@ def test_other_bad_input(wine):
     model = GMMLTransformer().fit(X, y)
     with pytest.raises(ValueError, match=r"shape \(n_pairs, 2, 13\)"):
         model.pair_distance(X)
-    with pytest.raises(ValueError, match="X has 178 samples"):
-        model.pair_distance([[0, 178]], X)
+    for outside in (178, -1):
+        with pytest.raises(ValueError, match="X has 178 samples"):
+            model.pair_distance([[0, outside]], X)
     with pytest.raises(ValueError, match="row indices of shape"):
         model.pair_distance([[0.5, 1.0]], X)
     with pytest.raises(TypeError, match="index pairs"):

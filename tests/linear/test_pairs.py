@@ -12,8 +12,10 @@ def make(n_pairs):
     return rng.integers(0, 30, (n_pairs, 2)), rng.uniform(-1, 1, size=(2, n_pairs))
 
 
+@pytest.mark.parametrize("tile_size", [2**16, 25])  # all rows in one tile, or five in each
 @pytest.mark.parametrize("n_pairs", [8, 400])  # fewer and more pairs than rows
-def test_against_a_loop_over_pairs(n_pairs):
+def test_against_a_loop_over_pairs(n_pairs, tile_size, monkeypatch):
+    monkeypatch.setattr("skdml.linear._pairs._TILE_SIZE", tile_size)
     pairs, weights = make(n_pairs)
     C = np.array([X[i] - X[j] for i, j in pairs])
     with PairDifferences(X, pairs) as differences:

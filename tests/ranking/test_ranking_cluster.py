@@ -1,5 +1,8 @@
 """LocalGMMLRanker with several workers: threads, processes, and a dask cluster."""
 
+import os
+import signal
+
 import joblib
 import numpy as np
 import pytest
@@ -8,8 +11,12 @@ from sklearn.model_selection import GridSearchCV, GroupKFold
 
 from skdml import LocalGMMLRanker
 from skdml.datasets import make_ranking
+from skdml.ranking import _local_gmml
 
-pytestmark = pytest.mark.filterwarnings("error:::skdml")
+pytestmark = [
+    pytest.mark.filterwarnings("error:::skdml"),
+    pytest.mark.xdist_group("cluster of rankers"),
+]
 
 FITTED = ("anchors_", "weights_", "widths_")
 
@@ -63,6 +70,24 @@ def test_same_result_on_a_cluster(cluster_client, data):
         with_constant = np.hstack([data[0], np.ones((len(data[0]), 1))])
         with pytest.raises(ValueError, match="Raise reg"):
             make_ranker(reg=0, normalize=None).fit(with_constant, *data[1:])
+
+
+def test_a_dask_worker_that_dies_costs_time_only(cluster_client, data, tmp_path, monkeypatch):
+    expected = make_ranker().fit(*data)
+    once = tmp_path / "killed"
+
+    def dies_once(*args):
+        if not once.exists():
+            once.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return learn(*args)
+
+    learn = _local_gmml._learn_local_metric
+    monkeypatch.setattr(_local_gmml, "_learn_local_metric", dies_once)
+    with joblib.parallel_config(backend="dask"):
+        assert_same(make_ranker().fit(*data), expected)
+    assert once.exists()
+    cluster_client.wait_for_workers(2, timeout=60)
 
 
 def test_dask_arrays_whose_partitions_split_queries(cluster_client, data):

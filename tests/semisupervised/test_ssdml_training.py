@@ -113,6 +113,48 @@ def test_pairs_of_labelled_nodes():
     assert len(many) == len(set(many)) == 500
 
 
+def affinity_loss_by_hand(classes, codes, first, second, instance_weight):
+    """Triplets, labelled rows and partners, one row after the other."""
+    n_rows, tan = len(first), np.tan(np.radians(30))
+    affinity = classes @ classes.T
+    triplets, labelled, instance = [], [], []
+    for i in range(n_rows):
+        others = [j for j in range(n_rows) if j != i]
+        (near,) = (j for j in others if affinity[i, j] > 0.5)
+        far = [j for j in others if affinity[i, j] < 0.05]
+        p = second[near]
+        n = second[min(far, key=lambda j, i=i: np.sum((first[i] - second[j]) ** 2))]
+        middle = (first[i] + p) / 2
+        margin = np.sum((first[i] - p) ** 2) - 4 * tan**2 * np.sum((n - middle) ** 2)
+        triplets.append(np.log1p(np.exp(4 * margin)))
+        votes = np.zeros(classes.shape[1])
+        for j in others:
+            if codes[j] >= 0:
+                votes[codes[j]] += np.exp(-np.sum((first[i] - first[j]) ** 2) / 0.1)
+        labelled.append(-classes[i] @ np.log(np.maximum(votes / votes.sum(), 1e-6)))
+        cosines = second @ first[i] / np.linalg.norm(second, axis=1) / np.linalg.norm(first[i])
+        logits = np.exp(cosines / 0.2)
+        kept = [j for j in range(n_rows) if j == i or affinity[i, j] <= 0.5]
+        instance.append(-np.log(logits[i] / logits[kept].sum()))
+    return np.mean(triplets) + np.mean(labelled) + instance_weight * np.mean(instance)
+
+
+@pytest.mark.parametrize("instance_weight", [0.0, 0.7])
+def test_affinity_loss_is_that_of_triplets_labelled_rows_and_partners(partition, instance_weight):
+    """Two rows of each class, so that there is one positive to draw."""
+    rng = np.random.default_rng(1)
+    n_classes, members = 8, np.arange(16) % 8
+    classes = 0.98 * np.eye(n_classes)[members] + 0.02 * rng.dirichlet(np.ones(n_classes), 16)
+    codes = np.where(np.arange(16) < 10, members, -1)
+    objective = AffinityTriplets(30, instance_weight)
+    objective.begin(Partition(np.arange(16), codes, partition.graph, classes), rng)
+    first, second = (0.3 * rng.standard_normal((16, 3)) for _ in range(2))
+    batch = np.stack([np.arange(16)] * 2)
+    found = objective.loss(batch, *(torch.from_numpy(part).float() for part in (first, second)))
+    expected = affinity_loss_by_hand(classes, codes, first, second, instance_weight)
+    assert found.item() == pytest.approx(expected, rel=1e-4)
+
+
 def test_model_is_orthonormal_while_it_is_trained():
     torch.manual_seed(0)
     model = MetricModel(None, 6, 3, orthogonal=True)
