@@ -72,7 +72,7 @@ def test_one_query_row_for_all_or_one_for_each(data, normalize):
     query = X[7:8] + 0.1
     for_all = ranker.predict(X, qid, query=query)
     for_each = ranker.predict(X, qid, query=np.tile(query, (len(X), 1)))
-    np.testing.assert_array_equal(for_all, for_each)
+    np.testing.assert_allclose(for_all, for_each, atol=1e-10)
     mixed = np.random.default_rng(0).permutation(len(X))
     examples = np.random.default_rng(1).standard_normal(X.shape)
     np.testing.assert_allclose(
