@@ -466,6 +466,6 @@ def test_impossible_hard_bounds_show_in_a_value_that_grows_without_end(solve):
     assert result.kkt_residual > 0.1
     value = result.history["value"]
     # until the multipliers are so large that rounding stops it
-    assert value[-1] > 1e9 or value[-1] > 1.8 * value[50] > 3 * value[20] > 0
+    assert value[-1] > 1e9 or value[-1] > 1.4 * value[50] > 2 * value[20] > 0
     assert np.isfinite(result.multipliers).all()
     assert np.linalg.eigvalsh(result.point.metric)[0] > 0

@@ -290,4 +290,4 @@ def test_mq2008():
     )
     ranker = LocalGMMLRanker(random_state=0)
     ranker.fit(*train, **dict(zip(("X_val", "y_val", "qid_val"), validation, strict=True)))
-    assert ranker.score(*test) > 0.70
+    assert ranker.score(*test) > 0.68
