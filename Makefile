@@ -1,5 +1,6 @@
 # One way to run anything. `make demo` and `make test` need python3 (with venv) and make, nothing else.
 PYTHON ?= python3
+PYTHON_NEWEST ?= python3.13
 VENV := .venv
 BIN := $(VENV)/bin
 BENCH ?= --list
@@ -13,12 +14,15 @@ ifneq ($(wildcard ../shared/data),)
 export SKDML_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: help install demo test test-slow test-mutations test-site test-oldest lint format doc bench clean
+.PHONY: help install demo test test-slow test-mutations test-site test-numerics test-oldest test-newest
+.PHONY: lint format doc bench clean
 
 help:
 	@echo "make demo       fit every estimator on small data; the report is skdml-demo/index.html"
-	@echo "make test       the test suite (test-slow: the slow part too; test-oldest: oldest versions)"
+	@echo "make test       the test suite (test-slow: the slow part too)"
 	@echo "make test-mutations  wrong changes of the code, one by one: the tests must notice each"
+	@echo "make test-numerics  the numerical tests under the BLAS kernels of several processors"
+	@echo "make test-oldest    the core on the oldest versions (test-newest: all on the newest)"
 	@echo "make test-site  the documentation and the demo's report in a browser, where there is one"
 	@echo "make lint       ruff and mypy (make format: let ruff fix what it can)"
 	@echo "make doc        the documentation, in doc/_build/html"
@@ -54,9 +58,13 @@ test-mutations: install
 test-site: doc
 	$(BIN)/python -m pytest -m slow tests/doc -rs
 
+# The numerical tests as on other processors, with one and two threads; half an hour.
+test-numerics: install
+	$(BIN)/python tests/numerics.py
+
 # The core alone, on the oldest versions that pyproject.toml admits.
 test-oldest: .venv-oldest/.installed
-	.venv-oldest/bin/python -m pytest -n 2 tests --ignore=tests/test_benchmarks.py
+	.venv-oldest/bin/python -m pytest -n 2 --dist loadgroup tests --ignore=tests/test_benchmarks.py
 
 .venv-oldest/.installed: pyproject.toml
 	@test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
@@ -64,6 +72,13 @@ test-oldest: .venv-oldest/.installed
 	    numpy==1.26.4 scipy==1.12.0 scikit-learn==1.6.1 joblib==1.4.2 threadpoolctl==3.1.0 \
 	    tqdm==4.60.0 pytest pytest-xdist pytest-timeout -e .
 	@touch $@
+
+# All of it on the newest releases, without constraints.txt; torch brings gigabytes of CUDA packages.
+test-newest:
+	@test -x .venv-newest/bin/python || $(PYTHON_NEWEST) -m venv .venv-newest
+	.venv-newest/bin/python -m pip install --quiet --disable-pip-version-check \
+	    --upgrade --upgrade-strategy eager -e ".[all,test]"
+	.venv-newest/bin/python -m pytest -n 2 --dist loadgroup
 
 lint: install
 	$(BIN)/ruff check .
@@ -82,4 +97,4 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks $(BENCH)
 
 clean:
-	rm -rf $(VENV) .venv-oldest doc/_build doc/auto_examples skdml-demo
+	rm -rf $(VENV) .venv-oldest .venv-newest doc/_build doc/auto_examples skdml-demo

@@ -71,7 +71,7 @@ def test_networks_with_random_weights_find_a_way_up_first():
         query_module=modules[0], database_module=modules[1], max_iter=6, random_state=0
     ).fit(X[::2], y[::2], X_query=turned[1::2], y_query=y[1::2])
     assert model.objective_curve_[1] > model.objective_curve_[0]
-    assert (np.diff(model.objective_curve_[3:]) <= 0).all()
+    assert model.objective_curve_[-1] < 0.8 * model.objective_curve_[3]
     assert model.validation_curve_.min() < 0.6 * model.validation_curve_[0]
 
 

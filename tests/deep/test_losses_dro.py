@@ -209,7 +209,7 @@ def test_the_largest_loss_has_all_the_weight():
     gradient = gradient_of(losses.dro_max, embeddings, labels)
     assert (gradient.abs().sum(1) > 0).sum() == 2
     near = gradient_of(get_loss("dro-topk", k=1), embeddings, labels)
-    assert torch.equal(gradient, near)
+    torch.testing.assert_close(near, gradient)
 
 
 # Sampling
@@ -322,7 +322,7 @@ def test_a_large_gamma_is_the_mean_and_a_small_one_the_largest():
     embeddings, labels = make_batch()
     average = losses.margin(embeddings, labels, reduction="active").item()
     largest = losses.dro_max(embeddings, labels).item()
-    assert losses.dro_kl(embeddings, labels, gamma=1e4).item() == pytest.approx(average, rel=1e-4)
+    assert losses.dro_kl(embeddings, labels, gamma=1e5).item() == pytest.approx(average, rel=1e-4)
     assert losses.dro_kl(embeddings, labels, gamma=1e-5).item() == pytest.approx(largest, rel=1e-3)
     assert losses.dro_variance(embeddings, labels, radius=1e-9).item() == pytest.approx(
         average, rel=1e-3

@@ -149,7 +149,7 @@ def test_small_gamma_does_not_overflow(name, pair_loss, gamma):
     assert gradient.abs().max() > 0
     if name == "dro-kl":
         largest = get_loss("dro-max", pair_loss=pair_loss, margin=2.0)(embeddings, labels)
-        assert loss.item() == pytest.approx(largest.item(), abs=10 * gamma)
+        assert loss.item() == pytest.approx(largest.item(), abs=40 * gamma)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

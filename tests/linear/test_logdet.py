@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from scipy.optimize import approx_fprime, minimize, minimize_scalar
+from scipy.optimize import minimize, minimize_scalar, root
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 from sklearn.preprocessing import StandardScaler
 
@@ -85,6 +85,12 @@ def dual_value(problem, lam):
     return value + problem.gamma * np.sum(np.log(ratio))
 
 
+def dual_gradient(problem, lam):
+    p = distances_under(problem, np.linalg.inv(inverse_metric(problem, lam)))
+    ratio = 1 - problem.signs * lam * problem.bounds / problem.gamma
+    return problem.signs * (p - problem.bounds / ratio)
+
+
 def logdet_divergence(A, inverse):
     product = A @ inverse
     return np.trace(product) - np.linalg.slogdet(product)[1] - len(A)
@@ -117,14 +123,29 @@ def cyclic_projections(problem, sweeps):
 
 
 def generic_optimum(problem):
-    """Multipliers by a general-purpose optimiser."""
+    """Multipliers by general-purpose solvers: L-BFGS-B for the active set, then a root on it."""
     lam = np.zeros(len(problem.signs))
-    how = {"method": "L-BFGS-B", "jac": "3-point", "options": {"ftol": 1e-15}}
-    for _ in range(3):  # again from where it stopped: rounding ends its line search early
-        lam = minimize(
-            lambda at: min(-dual_value(problem, at), 1e6), lam, bounds=[(0, None)] * len(lam), **how
-        ).x
+    lam = minimize(
+        lambda at: min(-dual_value(problem, at), 1e6),
+        lam,
+        jac=lambda at: -dual_gradient(problem, at),
+        method="L-BFGS-B",
+        bounds=[(0, None)] * len(lam),
+        options={"ftol": 1e-15},
+    ).x
+    free = np.flatnonzero(lam)
+
+    def slope(at):
+        lam[free] = at
+        return dual_gradient(problem, lam)[free]
+
+    lam[free] = root(slope, lam[free], tol=1e-12).x
     return lam
+
+
+def central_differences(function, at, step=1e-6):
+    steps = step * np.eye(len(at))
+    return np.array([function(at + h) - function(at - h) for h in steps]) / (2 * step)
 
 
 def relative_error(A, B):
@@ -140,7 +161,7 @@ def test_solvers_reach_the_optimum_of_two_slow_references(gamma, prior):
     problem = random_problem(gamma, prior)
     projected = cyclic_projections(problem, 500)
     generic = np.linalg.inv(inverse_metric(problem, generic_optimum(problem)))
-    assert relative_error(generic, projected) < 1e-6
+    assert relative_error(generic, projected) < 1e-11
     assert relative_error(np.linalg.inv(problem.prior_inverse), projected) > 0.01
     sweeps = solve_sequential(problem, max_iter=3, tol=0).point.metric
     np.testing.assert_allclose(sweeps, cyclic_projections(problem, 3), rtol=1e-9, atol=1e-12)
@@ -188,9 +209,10 @@ def test_a_prior_that_is_not_positive_definite_is_named(solve):
 def test_gradient_is_the_slope_of_the_value(gamma):
     problem = random_problem(gamma, "random")
     lam = random_multipliers(problem)
-    steps = 1e-6 * np.eye(len(lam))
-    slope = [(problem.at(lam + h).value - problem.at(lam - h).value) / 2e-6 for h in steps]
+    slope = central_differences(lambda at: problem.at(at).value, lam)
     np.testing.assert_allclose(problem.at(lam).gradient, slope, rtol=1e-5, atol=1e-6)
+    slope = central_differences(lambda at: dual_value(problem, at), lam)
+    np.testing.assert_allclose(dual_gradient(problem, lam), slope, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("gamma", [0.1, 1.0, 10.0])
@@ -291,9 +313,9 @@ def test_newton_direction_solves_the_newton_system(gamma, monkeypatch):
     problem = random_problem(gamma, "random")
     lam = random_multipliers(problem)
     point, free = problem.at(lam), lam > 0
-    H = -approx_fprime(lam, lambda at: problem.at(at).gradient, 1e-7)[np.ix_(free, free)]
+    H = -central_differences(lambda at: problem.at(at).gradient, lam)[np.ix_(free, free)]
     dense = _logdet_solvers._newton_direction(problem, point, free)
-    np.testing.assert_allclose(H @ dense, point.gradient[free], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(H @ dense, point.gradient[free], rtol=1e-5, atol=1e-6)
 
     without_dense_hessian(monkeypatch)
     point.kkt_residual = 1e-24  # the tolerance of conjugate gradients follows the residual
@@ -359,7 +381,7 @@ def test_newton_and_parallel_agree_and_climb(load, n_constraints, gamma):
 def test_sequential_reaches_the_same_metric(load, n_constraints, gamma):
     problem = real_problem(load, n_constraints, gamma)
     expected = solve_newton(problem, tol=1e-10).point.metric
-    result = solve_sequential(problem, tol=1e-4, max_iter=10_000)
+    result = solve_sequential(problem, tol=1e-5, max_iter=10_000)
     assert result.converged
     assert relative_error(result.point.metric, expected) < 1e-4
 
@@ -369,7 +391,7 @@ def test_recorded_divergence_falls_to_nothing(solve):
     result = solve(real_problem(load_wine, 60, 0.3), tol=1e-7, record=True)
     divergence, value = np.array(result.history["divergence"]), np.array(result.history["value"])
     assert len(divergence) == result.n_iter
-    assert divergence[0] > 0.1 > 1e-8 > divergence[-2]
+    assert divergence[0] > 0.1 > 1e-7 > divergence[-2]
     assert divergence[-1] == 0
     assert ((divergence > -1e-12) & (divergence <= value[-1] - value + 1e-6)).all()
 
@@ -444,6 +466,6 @@ def test_impossible_hard_bounds_show_in_a_value_that_grows_without_end(solve):
     assert result.kkt_residual > 0.1
     value = result.history["value"]
     # until the multipliers are so large that rounding stops it
-    assert value[-1] > 1e9 or value[-1] > 1.8 * value[50] > 3 * value[20] > 0
+    assert value[-1] > 1e9 or value[-1] > 1.4 * value[50] > 2 * value[20] > 0
     assert np.isfinite(result.multipliers).all()
     assert np.linalg.eigvalsh(result.point.metric)[0] > 0

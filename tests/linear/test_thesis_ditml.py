@@ -116,7 +116,7 @@ def test_projection_formula_holds_at_gamma_one_only(sign, bound, gamma):
     after = problem.at(np.maximum(start.multipliers - printed, 0))
     assert after is None or after.kkt_residual > 0.1
     if gamma == 100 and sign > 0:
-        assert after.slack > 100 * after.distances
+        np.testing.assert_allclose(after.slack, 100 * after.distances, rtol=1e-10)
 
 
 @pytest.mark.parametrize("gamma", [0.5, 10.0])

@@ -252,11 +252,12 @@ def test_features_that_are_not_used_are_not_there(normalize, kept):
     used[kept, 1:] = True
     used[2:] = [True, True, False, False]
     expected = make_features(X, queries, normalize, scale)[:, used.ravel()]
-    np.testing.assert_array_equal(make_features(X, queries, normalize, scale, 1.0, used), expected)
+    found = make_features(X, queries, normalize, scale, 1.0, used)
+    np.testing.assert_allclose(found, expected, atol=1e-12)
     documents = X[QID == 4]
     placed = Candidates(documents).place(X, normalize, scale)[:, used.ravel()]
     found = Candidates(documents).place(X, normalize, scale, used)
-    np.testing.assert_array_equal(found, placed)
+    np.testing.assert_allclose(found, placed, atol=1e-12)
 
 
 def test_features_leave_the_documents_alone():
@@ -317,7 +318,8 @@ def test_placed_rows_do_not_change_each_other():
     candidates = Candidates(documents)
     together = candidates.place(rows, "query", None)
     for row, expected in zip(rows, together, strict=True):
-        assert np.array_equal(candidates.place(row[None], "query", None)[0], expected)
+        alone = candidates.place(row[None], "query", None)[0]
+        np.testing.assert_allclose(alone, expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("size", [1e300, 1e-300])

@@ -61,7 +61,7 @@ def test_density_weights_favour_dense_places():
     scaled = density_weights(sparse.csr_array(dense)).toarray()
     np.testing.assert_allclose(scaled[0, 1], 0.9 * 0.9 / 0.5)
     np.testing.assert_allclose(scaled[2, 3], 0.1 * 0.1 / 0.5)
-    np.testing.assert_array_equal(scaled, scaled.T)
+    np.testing.assert_allclose(scaled, scaled.T, rtol=1e-12)
 
 
 def test_lrml_metric_minimises_its_objective_among_unit_determinants():
@@ -90,7 +90,9 @@ def test_lrml_takes_less_of_dissimilar_pairs_until_the_metric_exists():
 def test_likelihood_prior_is_a_clipped_difference_of_inverses():
     wide, narrow = np.diag([4.0, 1.0]), np.diag([1.0, 4.0])
     prior = likelihood_prior(narrow, wide)
-    np.testing.assert_allclose(prior, np.diag([1 - 1 / 4, 0]), atol=0.01)
+    ridge = 1e-3 * 2.5  # a thousandth of the mean of the diagonal
+    expected = np.diag([1 / (1 + ridge) - 1 / (4 + ridge), 0])
+    np.testing.assert_allclose(prior, expected, atol=1e-12)
 
 
 def test_propagated_metric_is_the_formula_and_needs_no_inverse_of_the_prior():
