@@ -24,7 +24,7 @@ from ..utils._typing import MatrixLike, RandomStateLike, Request
 from ..utils.validation import as_dense
 from ._local_gmml_solver import AnchorModel, build_model, fit_query_weights, train
 from ._local_metrics import choose_rank, draw_groups, learn_local_metric
-from ._queries import Candidates, Queries, column_scale, group_rows, make_features
+from ._queries import Candidates, column_scale, group_rows, make_features
 from ._training import choose_views, sort_queries
 
 # Held out to choose the epoch where no validation queries are given.
@@ -467,7 +467,7 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
         examples = self._check_examples(query, len(X))
         scores = np.empty(len(X))
         with limit_threads(1):
-            for chunk in _chunks(queries):
+            for chunk in queries.chunks(_CHUNK):
                 scores[chunk.order] = self._score_chunk(X, chunk, qid is None, examples)
         return _without_rounding_errors(scores)
 
@@ -578,17 +578,3 @@ def _without_rounding_errors(scores):
     """
     grid = np.exp2(np.ceil(np.log2(np.maximum(np.abs(scores), 1.0))) - 36)
     return np.round(scores / grid) * grid
-
-
-def _chunks(queries):
-    """Yield the queries in parts of some thousand rows."""
-    begin = 0
-    n_queries = len(queries.ids)
-    while begin < n_queries:
-        limit = queries.starts[begin] + _CHUNK
-        end = max(begin + 1, int(np.searchsorted(queries.starts, limit, side="right")) - 1)
-        starts = queries.starts[begin : end + 1]
-        yield Queries(
-            queries.ids[begin:end], queries.order[starts[0] : starts[-1]], starts - starts[0]
-        )
-        begin = end

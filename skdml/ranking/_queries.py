@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,6 +46,18 @@ class Queries:
         starts = np.append(0, np.cumsum(sizes))
         shift = np.repeat(self.starts[by_size] - starts[:-1], sizes)
         return Queries(self.ids[by_size], self.order[np.arange(starts[-1]) + shift], starts)
+
+    def chunks(self, n_rows: int) -> Iterator[Queries]:
+        """Yield the queries in parts of about that many rows; a longer one is a part of its own."""
+        begin = 0
+        while begin < len(self.ids):
+            limit = self.starts[begin] + n_rows
+            end = max(begin + 1, int(np.searchsorted(self.starts, limit, side="right")) - 1)
+            starts = self.starts[begin : end + 1]
+            yield Queries(
+                self.ids[begin:end], self.order[starts[0] : starts[-1]], starts - starts[0]
+            )
+            begin = end
 
     def rows(self, query: int) -> NDArray:
         """Return the rows of the query at that position in `ids`."""
