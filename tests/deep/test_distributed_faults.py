@@ -229,7 +229,8 @@ def test_a_dask_worker_that_dies_costs_time_only(cluster_client, digits, whole, 
     with pytest.warns(RuntimeWarning, match="rank 1 was lost with its dask worker"):
         model.fit(*digits[:2])
     assert_same_fit(model, whole)
-    assert epochs(tmp_path) == ["1", "2", "2"]
+    # The checkpoint of the first epoch may have been on its way when the worker died.
+    assert epochs(tmp_path) in (["1", "2", "2"], ["1", "2", "1", "2"])
     cluster_client.wait_for_workers(2, timeout=60)
     assert ranks_of(cluster_client) == 0
 

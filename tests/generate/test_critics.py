@@ -155,5 +155,5 @@ def test_slopes_are_bounded_and_weights_can_be_fixed():
 def test_makers_get_the_sizes_they_ask_for():
     assert make_network(lambda n_features: nn.Linear(n_features, 1), "module", n_features=5)
     assert make_network(nn.Identity, "module", n_features=5)
-    with pytest.raises(TypeError, match=r"critic_module must be a subclass .* it returned int"):
+    with pytest.raises(TypeError, match=r"critic_module must be .* it returned int"):
         make_network(lambda: 3, "critic_module", n_features=5)

@@ -118,7 +118,7 @@ def test_bad_input(iris):
         quick(cost="euclidean", critic_module=nn.Identity).fit(iris)
     with pytest.raises(ValueError, match=r"^module must map .* shape \(2, 4\), got \(2, 7\)"):
         quick(module=lambda latent_dim: nn.Linear(latent_dim, 7)).fit(iris)
-    with pytest.raises(TypeError, match=r"module must be a subclass of torch.nn.Module"):
+    with pytest.raises(TypeError, match=r"module must be a torch.nn.Module, a subclass of it"):
         quick(module=lambda: "net").fit(iris)
     with pytest.raises(ValueError, match=r"^critic_module fails on .* \(2, 4\): .*mat1 and mat2"):
         quick(critic_module=lambda: nn.Linear(5, 2)).fit(iris)
