@@ -122,7 +122,7 @@ def test_a_killed_rank_goes_on_with_its_batches_and_random_numbers(
     with pytest.warns(RuntimeWarning, match="rank 1 was killed by SIGKILL.*restart 1 of 1"):
         model = at_random(callbacks=[Seeds(), Harm(tmp_path)]).fit(*digits[:2])
     assert_same_fit(model, whole)
-    assert epochs(tmp_path) == ["1", "2", "2"]
+    assert (tmp_path / "epochs").read_text().split() == ["1", "2", "2"]
     assert toys.marked(mark) == []
 
 
@@ -156,10 +156,6 @@ def test_one_clear_error_when_it_may_not_start_again(digits, tmp_path, monkeypat
         quick(callbacks=[Harm(tmp_path, rank=2, times=2)]).fit(*digits[:2])
     assert time.time() - last_harm(tmp_path) < 60 + 10
     assert toys.marked(mark) == []
-
-
-def epochs(folder):
-    return (Path(folder) / "epochs").read_text().split()
 
 
 def last_harm(folder):
@@ -229,8 +225,6 @@ def test_a_dask_worker_that_dies_costs_time_only(cluster_client, digits, whole, 
     with pytest.warns(RuntimeWarning, match="rank 1 was lost with its dask worker"):
         model.fit(*digits[:2])
     assert_same_fit(model, whole)
-    # The checkpoint of the first epoch may have been on its way when the worker died.
-    assert epochs(tmp_path) in (["1", "2", "2"], ["1", "2", "1", "2"])
     cluster_client.wait_for_workers(2, timeout=60)
     assert ranks_of(cluster_client) == 0
 
