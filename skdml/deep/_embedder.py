@@ -24,7 +24,7 @@ from ._input import check_changes, encode_labels
 from ._modules import NAMED
 from ._net import embed
 from ._ranks import world_size
-from ._samples import Rows, SamplesMixin, page_release
+from ._samples import SamplesMixin, choose_rows, page_release
 from ._training import TrainingMixin
 from ._transport import FEATURE_MAP
 
@@ -388,7 +388,7 @@ class DeepMetricEmbedder(
         check_is_fitted(self)
         X, _ = self._check_samples(X, reset=False)
         samples = self._to_tensor(X)
-        rows = Rows(samples, torch.arange(len(samples)), page_release(X))
+        rows = choose_rows(samples, torch.arange(len(samples)), page_release(X))
         return embed(self.module_, rows, self.net_.device).astype(X.dtype, copy=False)
 
     @property

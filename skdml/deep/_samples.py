@@ -23,21 +23,40 @@ _BLOCK_BYTES = 2**22
 _ROWS_AT_ONCE = 64
 
 
-class Rows:
-    """Some rows of a tensor, copied when they are asked for.
+def choose_rows(
+    samples: torch.Tensor, rows: torch.Tensor, release: Callable[[], None] | None
+) -> torch.Tensor | Rows:
+    """Return some rows of samples in memory, or of a file that are read when they are asked for.
 
     Parameters
     ----------
     samples : tensor of shape (n_samples, ...)
-        All samples, which may lie in a file.
+        All samples.
+    rows : tensor of shape (n_rows,)
+        Which of them: all in their order, or fewer in any.
+    release : callable or None
+        What `page_release` returned.
+    """
+    if release is not None:
+        return Rows(samples, rows, release)
+    return samples if len(rows) == len(samples) else samples[rows]
+
+
+class Rows:
+    """Some rows of a file, read when they are asked for.
+
+    Parameters
+    ----------
+    samples : tensor of shape (n_samples, ...)
+        All samples, in the file.
     rows : tensor of shape (n_rows,)
         Which of them.
-    release : callable or None
+    release : callable
         What `page_release` returned.
     """
 
     def __init__(
-        self, samples: torch.Tensor, rows: torch.Tensor, release: Callable[[], None] | None
+        self, samples: torch.Tensor, rows: torch.Tensor, release: Callable[[], None]
     ) -> None:
         self._samples, self._rows, self._release = samples, rows, release
 
@@ -45,11 +64,8 @@ class Rows:
         return len(self._rows)
 
     def __getitem__(self, index: Any) -> torch.Tensor:
-        rows = self._rows[index]
-        if self._release is None:
-            return self._samples[rows]
         parts = []
-        for some in rows.split(_ROWS_AT_ONCE):
+        for some in self._rows[index].split(_ROWS_AT_ONCE):
             parts.append(self._samples[some])
             self._release()
         return torch.cat(parts)

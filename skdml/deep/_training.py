@@ -14,7 +14,7 @@ from sklearn.model_selection import StratifiedShuffleSplit
 from ..utils._torch import seeded_torch
 from ._assembly import AssemblyMixin
 from ._net import EpochCallback, Interrupted, NotFinite
-from ._samples import Rows
+from ._samples import choose_rows
 
 
 class TrainingMixin(AssemblyMixin):
@@ -27,13 +27,14 @@ class TrainingMixin(AssemblyMixin):
     def _fit_net(self, samples, codes, seed, progress, release=None, ranks=None, **net_params):
         """Train here, alone or as one of several ranks."""
         train, validation = self._split(codes, seed)
-        rows, labels = (
-            Rows(samples, torch.from_numpy(train), release),
-            torch.from_numpy(codes[train]),
-        )
+
+        def select(rows):
+            return choose_rows(samples, torch.from_numpy(rows), release)
+
+        rows, labels = select(train), torch.from_numpy(codes[train])
         held_out = None
         if validation is not None:
-            held_out = Rows(samples, torch.from_numpy(validation), release), codes[validation]
+            held_out = select(validation), codes[validation]
         average = None if ranks is None else ranks.mean
 
         def attributes(net):
