@@ -126,9 +126,7 @@ def check_frames(estimator: Any) -> None:
     data = make_data()
     expected = fit(fresh(estimator), data)
     columns = [f"column{i}" for i in range(data.X.shape[1])]
-    for package in ("pandas", "polars"):
-        if importlib.util.find_spec(package) is None:
-            continue
+    for package in _frame_packages():
         frames = importlib.import_module(package)
         polars = package == "polars"
         X = frames.DataFrame(data.X, **{"schema" if polars else "columns": columns})
@@ -149,6 +147,10 @@ def check_not_fitted(estimator: Any) -> None:
         assert_raises(call, f"{name} before fit", error=NotFittedError)
 
 
+def _frame_packages():
+    return [name for name in ("pandas", "polars") if importlib.util.find_spec(name) is not None]
+
+
 def _row_calls(model, X):
     return {name: call for name, call in calls(model, X).items() if name in ROW_METHODS}
 
@@ -162,9 +164,10 @@ def checks_of_input(estimator: Any) -> Iterator[Callable[[Any], None]]:
         check_one_sample,
         check_rows_of_one_dimension,
         check_number_of_features,
-        check_frames,
         check_not_fitted,
     )
+    if _frame_packages():
+        yield check_frames
     if requires_target(estimator):
         yield from (
             check_one_class,

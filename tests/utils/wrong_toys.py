@@ -468,7 +468,6 @@ BROKEN = [
     ("length_of_target", IsVague(), "fit on 40 rows and 39 labels: .* does not say"),
     ("number_of_features", IsVague(), "transform of rows with 4 columns .* does not say"),
     ("number_of_features", TakesAnyWidth(), "in place of 5 gave no error"),
-    ("frames", LosesNamesOfColumns(), "the names of the columns of pandas"),
     ("mixed_labels", TurnsLabelsIntoStrings(), "a list of numbers and strings gave no error"),
     ("not_fitted", WorksBeforeFit(), "transform before fit gave no error"),
     ("metric_axioms", SquaresTheMetric(), "a detour is shorter"),
@@ -497,3 +496,5 @@ if importlib.util.find_spec("torch") is not None:
             "fit changed the object given as loss",
         ),
     ]
+if importlib.util.find_spec("pandas") is not None:
+    BROKEN += [("frames", LosesNamesOfColumns(), "the names of the columns of pandas")]
