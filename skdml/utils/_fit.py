@@ -63,7 +63,7 @@ Attributes: TypeAlias = Callable[[], dict[str, Any]]
 
 
 class Progress:
-    """Progress that nobody watches: the default of functions that report theirs."""
+    """Where units of work are reported; this class reports nothing."""
 
     def begin(self) -> None:
         """Begin a unit of work."""
