@@ -33,6 +33,7 @@ def test_demo_prints_one_table_and_writes_one_file(tmp_path, capsys, monkeypatch
     assert not re.search(r"""(src|href)=["'](?!data:)""", page)
 
 
+@pytest.mark.slow  # the quick test runs every demo, too
 def test_demo_shows_an_improvement(tmp_path, capsys):
     for row in run_demos(tmp_path, verbose=0):
         assert row.learned > row.baseline, row.task

@@ -355,7 +355,12 @@ from skdml import DeepMetricEmbedder
 
 X, y = np.load("X.npy", mmap_mode="r"), np.load("y.npy")
 model = DeepMetricEmbedder(
-    max_epochs=1, classes_per_batch=10, samples_per_class=50, random_state=0, **eval(sys.argv[1])
+    max_epochs=1,
+    classes_per_batch=10,
+    samples_per_class=50,
+    module__hidden=(16,),
+    random_state=0,
+    **eval(sys.argv[1]),
 )
 model.fit(X[:1000], y[:1000])  # what packages take
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
