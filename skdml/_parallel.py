@@ -30,12 +30,11 @@ import numpy as np
 from joblib.parallel import get_active_backend
 from threadpoolctl import ThreadpoolController
 
+from ._cluster import WorkerLost, find_workers, lost_workers, repeat_if_lost, wait_for
 from ._optional import optional_import
 
 # Arguments above this size are sent to each dask worker once, not along with every task.
 _BROADCAST_BYTES = 100_000
-# How often blocks that died with their worker are sent again before giving up.
-_MAX_RECOVERIES = 5
 # Up to this many terms of a sum are fetched and added here, which takes one round trip less.
 _FEW_TERMS = 4
 _LOST = ("cancelled", "lost", "error")
@@ -138,6 +137,24 @@ def find_client(client: Any = None, *data: Any) -> Any:
     return None
 
 
+def computed(value: Any) -> Any:
+    """Return the numbers of a dask array, anything else as it is."""
+    if not is_dask_array(value):
+        return value
+    client = find_client(None, value)
+    if client is None:
+        return value.compute()
+    return repeat_if_lost(client, _compute_on, client, value)
+
+
+def _compute_on(client, value):
+    with lost_workers(client):
+        future = client.compute(value)
+    wait_for(client, [future])
+    with lost_workers(client):
+        return future.result()
+
+
 def _inside_dask_task():
     if "distributed" not in sys.modules:
         return False
@@ -233,7 +250,6 @@ class DaskShards:
         self._blocks = list(blocks)
         self._futures: list[Any] = [None] * len(self._blocks)
         self.bytes_moved = 0
-        self._place(range(len(self._blocks)))
 
     def map(self, func: Callable, *args: Any, each: Sequence[Any] | None = None) -> list:
         """Return ``func(block, *args)`` for every block, in order."""
@@ -256,13 +272,12 @@ class DaskShards:
         return tasks
 
     def _gather(self, combine, func, args, each):
-        from distributed.client import FutureCancelledError
-        from distributed.scheduler import KilledWorker
+        return repeat_if_lost(self._client, self._try_gather, combine, func, args, each)
 
-        for attempt in range(_MAX_RECOVERIES + 1):
-            if attempt:
-                self._place([i for i, f in enumerate(self._futures) if f.status in _LOST])
-            sent = self._send(args)
+    def _try_gather(self, combine, func, args, each):
+        with lost_workers(self._client):
+            self._place()
+            sent, n_bytes = self._send(args)
             tasks = [
                 self._client.submit(_call_aligned, func, 1, block, *own, *sent, pure=False)
                 for block, own in zip(
@@ -270,52 +285,47 @@ class DaskShards:
                 )
             ]
             combined = combine(tasks)
-            try:
+        try:
+            wait_for(self._client, combined)
+            with lost_workers(self._client):
                 results = self._client.gather(combined)
-            except (FutureCancelledError, KilledWorker) as error:
-                lost = error  # blocks died with their worker
-                continue
-            finally:
+        finally:
+            with contextlib.suppress(WorkerLost), lost_workers(self._client):
                 self._client.cancel([t for t in tasks if not t.done()])
-            self.bytes_moved += _nbytes(results) + _nbytes(each or [])
-            return results
-        raise RuntimeError(
-            f"blocks were lost with their workers {_MAX_RECOVERIES + 1} times in a row: the "
-            "cluster is not stable."
-        ) from lost
+        self.bytes_moved += n_bytes + _nbytes(results) + _nbytes(each or [])
+        return results
 
-    def _workers(self):
-        self._client.wait_for_workers(1, timeout=60)
-        return sorted(self._client.scheduler_info(n_workers=-1)["workers"])
-
-    def _place(self, numbers):
-        """Send blocks to the workers, spread evenly; delayed ones are computed there."""
-        workers = self._workers()
-        for number in numbers:
+    def _place(self):
+        """Send blocks that no worker has, spread evenly; delayed ones are computed there."""
+        missing = [
+            number
+            for number, future in enumerate(self._futures)
+            if future is None or future.status in _LOST
+        ]
+        workers = find_workers(self._client) if missing else []
+        for number in missing:
             block = self._blocks[number]
-            worker = workers[number % len(workers)]
+            worker = [workers[number % len(workers)]]
             if _is_delayed(block):
                 # Left to itself, the scheduler would put blocks of the same rows onto one worker.
-                self._futures[number] = self._client.compute(
-                    block, workers=[worker], allow_other_workers=True
-                )
+                future = self._client.compute(block, workers=worker, allow_other_workers=True)
             else:
                 # The block stays here too, so that it can be sent again.
-                self._futures[number] = self._client.scatter([block], workers=[worker], hash=False)[
-                    0
-                ]
+                future = self._client.scatter([block], workers=worker, hash=False)[0]
+            self._futures[number] = future
 
     def _send(self, args):
         """Send large arguments to every worker once; small ones travel with each task."""
-        sent = []
+        sent, n_bytes = [], 0
         for arg in args:
-            if _nbytes(arg) > _BROADCAST_BYTES:
-                self.bytes_moved += _nbytes(arg) * len(self._workers())
+            size = _nbytes(arg)
+            if size > _BROADCAST_BYTES:
+                n_bytes += size * len(find_workers(self._client))
                 arg = self._client.scatter([arg], broadcast=True, hash=False)[0]
             else:
-                self.bytes_moved += _nbytes(arg) * len(self._futures)
+                n_bytes += size * len(self._futures)
             sent.append(arg)
-        return sent
+        return sent, n_bytes
 
     def __enter__(self) -> Self:
         return self

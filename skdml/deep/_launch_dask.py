@@ -11,12 +11,14 @@ import contextlib
 import tempfile
 import time
 import uuid
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from numpy.typing import NDArray
 
+from .._cluster import PATIENCE, WorkerLost, find_workers, lost_workers, repeat_if_lost
 from ._host import Failure, Host, RankError
 from ._launch import write_job
 from ._pickle import cloudpickle
@@ -26,8 +28,6 @@ from ._rank_net import Checkpoints, write_whole
 _WATCH_SECONDS = 0.2
 # Heartbeats alone are sent no more often than this.
 _BEAT_SECONDS = 1.0
-# How long to wait for a worker that its nanny starts again, unless `timeout` is longer.
-_WORKER_SECONDS = 60.0
 
 
 class WrongWorker(RuntimeError):
@@ -64,72 +64,67 @@ class DaskCrew:
         timeout: float,
     ) -> None:
         self._client, self._data, self._size, self._port = client, (job, samples, codes), size, port
-        self._patience = max(timeout, _WORKER_SECONDS)
-        n_workers = len(self._addresses())
+        self._patience = max(timeout, PATIENCE)
+        n_workers = len(find_workers(client))
         if n_workers < size:
             raise ValueError(
                 f"n_workers={size} needs as many workers of the dask cluster, one for each rank, "
                 f"but it has {n_workers}."
             )
-        self._name = f"skdml-{uuid.uuid4().hex}"
         self._folder = tempfile.TemporaryDirectory(prefix="skdml-", ignore_cleanup_errors=True)
         self._checkpoints = Checkpoints(self._folder.name)
         self._futures: list[Any] = []
         self._parts: list[Any] = []
 
-    def _addresses(self):
-        return sorted(self._client.scheduler_info(n_workers=-1)["workers"])
-
-    def _find_workers(self):
-        """Return the addresses of as many workers as there are ranks; a new one may be coming."""
-        end = time.monotonic() + self._patience
-        while len(addresses := self._addresses()) < self._size:
-            if time.monotonic() > end:
-                raise RankError(
-                    f"{len(addresses)} dask workers are left for n_workers={self._size}, and no "
-                    f"other came within {self._patience:g} s."
-                )
-            time.sleep(0.1)
-        return addresses[: self._size]
-
     def start(self, attempt: int) -> int:
+        return repeat_if_lost(self._client, self._try_start)
+
+    def _try_start(self):
         from distributed import Event, Queue, Variable
 
-        self._workers = self._find_workers()
+        workers = find_workers(self._client, self._size, self._patience)
+        if len(workers) < self._size:
+            raise RankError(
+                f"{len(workers)} dask workers are left for n_workers={self._size}, and no other "
+                f"came within {self._patience:g} s."
+            )
+        self._workers = workers[: self._size]
         first_epoch = self._checkpoints.last(self._size)
-        name = f"{self._name}-{attempt}"
-        self._queue = Queue(name, client=self._client)
-        self._stop_event = Event(name, client=self._client)
-        self._end_event = Event(f"{name}-end", client=self._client)
-        self._parts = [self._queue, Variable(name, client=self._client)]
+        name = f"skdml-{uuid.uuid4().hex}"
         self._epochs: list[dict[str, float]] = []
         self._failures: dict[int, list[Failure]] = {}
         self._ended: set[int] = set()
         self._beats = dict.fromkeys(range(self._size), 0)
         self._result: bytes | None = None
-        data = self._client.scatter(
-            list(self._data), workers=self._workers, broadcast=True, hash=False
-        )
-        self._futures = [
-            self._client.submit(
-                watch_rank,
-                *data,
-                self._checkpoint(rank, first_epoch),
-                name,
-                rank,
-                self._size,
-                address,
-                urlsplit(self._workers[0]).hostname,
-                self._port,
-                first_epoch,
-                key=f"{name}-rank-{rank}",
-                workers=[address],
-                # A task for a dead worker alone would wait for ever. It looks where it is.
-                allow_other_workers=True,
-                pure=False,
+        with lost_workers(self._client):
+            self._queue = Queue(name, client=self._client)
+            self._stop_event = Event(name, client=self._client)
+            self._end_event = Event(f"{name}-end", client=self._client)
+            self._parts = [self._queue, Variable(name, client=self._client)]
+            data = self._client.scatter(
+                list(self._data), workers=self._workers, broadcast=True, hash=False
             )
-            for rank, address in enumerate(self._workers)
-        ]
+            states = [self._checkpoint(rank, first_epoch) for rank in range(self._size)]
+            self._futures = [
+                self._client.submit(
+                    watch_rank,
+                    *data,
+                    states[rank],
+                    name,
+                    rank,
+                    self._size,
+                    address,
+                    urlsplit(self._workers[0]).hostname,
+                    self._port,
+                    first_epoch,
+                    key=f"{name}-rank-{rank}",
+                    workers=[address],
+                    # A task for a dead worker alone would wait for ever. It looks where it is.
+                    allow_other_workers=True,
+                    pure=False,
+                )
+                for rank, address in enumerate(self._workers)
+            ]
         return first_epoch
 
     def _checkpoint(self, rank, epoch):
@@ -139,19 +134,26 @@ class DaskCrew:
         return self._client.scatter([content], workers=[self._workers[rank]], hash=False)[0]
 
     def poll(self) -> tuple[list[Failure], bool]:
+        try:
+            with lost_workers(self._client):
+                self._take_news()
+        except WorkerLost:
+            find_workers(self._client)  # raises if it was the scheduler
+        failures = [failure for found in self._failures.values() for failure in found]
+        return failures, len(self._ended) == self._size and not failures
+
+    def _take_news(self):
+        if self._client.status != "running":
+            raise OSError("the connection to the scheduler is lost")
+        for rank, future in enumerate(self._futures):
+            if future.status not in ("pending", "finished"):
+                self._failures[rank] = [self._failure_of(rank, future)]
         while self._queue.qsize():
             self._note(self._queue.get(timeout=5))
-        done = 0
         for rank, future in enumerate(self._futures):
-            if future.status == "finished":
-                done += 1
-                if rank not in self._ended:
-                    self._ended.add(rank)
-                    self._note(future.result())
-            elif future.status != "pending":
-                self._failures[rank] = [self._failure_of(rank, future)]
-        failures = [failure for found in self._failures.values() for failure in found]
-        return failures, done == self._size and not failures
+            if future.status == "finished" and rank not in self._ended:
+                self._note(future.result())
+                self._ended.add(rank)
 
     def _note(self, content):
         """Take in what the task of a rank has to tell."""
@@ -186,15 +188,16 @@ class DaskCrew:
     def stop(self) -> None:
         from distributed import wait
 
-        if not self._futures:
+        futures, self._futures = self._futures, []
+        if not futures or self._client.status != "running":
             return
-        self._stop_event.set()
-        with contextlib.suppress(TimeoutError):
-            wait(self._futures, timeout=5)
-        self._client.cancel(self._futures, force=True)
-        self._futures = []
-        for part in self._parts:
-            part.delete() if hasattr(part, "delete") else part.close()
+        with contextlib.suppress(WorkerLost), lost_workers(self._client):
+            self._stop_event.set()
+            with contextlib.suppress(TimeoutError, CancelledError):
+                wait(futures, timeout=5)
+            self._client.cancel(futures, force=True)
+            for part in self._parts:
+                part.delete() if hasattr(part, "delete") else part.close()
 
     def result(self) -> Any:
         return self._result

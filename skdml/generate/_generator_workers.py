@@ -19,12 +19,12 @@ import joblib
 import numpy as np
 from numpy.typing import NDArray
 
+from .._cluster import WorkerLost, find_workers, lost_workers, wait_for
 from .._parallel import limit_threads
 from ._critics import Critic, CriticSettings
 
 # How often critics may be lost in one fit.
 _MAX_RESTARTS = 20
-_WORKER_SECONDS = 60
 # Seconds after which a process that does not answer is looked for.
 _LOOK_EVERY = 0.2
 
@@ -102,7 +102,9 @@ class Crew:
     def __enter__(self) -> Self:
         try:
             for place in range(len(self._groups)):
-                self._begin(place)
+                found = self._try(self._begin, place)
+                while isinstance(found, Lost):
+                    found = self._restart(place, found)
         except BaseException:
             self.__exit__()
             raise
@@ -301,26 +303,23 @@ class DaskCrew(Crew):
     def __init__(self, client: Any, shards: Sequence[NDArray], settings: CriticSettings) -> None:
         self._client = client
         self._futures: dict[int, Any] = {}
-        super().__init__(shards, settings, len(self._workers()))
-
-    def _workers(self):
-        self._client.wait_for_workers(1, timeout=_WORKER_SECONDS)
-        return sorted(self._client.scheduler_info(n_workers=-1)["workers"])
+        super().__init__(shards, settings, len(find_workers(client)))
 
     def _begin(self, place):
-        from distributed.client import FutureCancelledError
-        from distributed.scheduler import KilledWorker
-
-        workers = self._workers()
+        client = self._client
+        workers = find_workers(client)
         there = {"workers": [workers[place % len(workers)]]}
+        options = {"actor": True, "pure": False, "allow_other_workers": True, **there}
         try:
-            parts = self._client.scatter([self._parts(place)], hash=False, **there)[0]
-            options = {"actor": True, "pure": False, "allow_other_workers": True, **there}
-            future = self._client.submit(CriticGroup, parts, self._settings, **options)
-            with self._client.as_current():  # an actor keeps to the client of its process
+            with lost_workers(client):
+                parts = client.scatter([self._parts(place)], hash=False, **there)[0]
+                future = client.submit(CriticGroup, parts, self._settings, **options)
+            wait_for(client, [future])
+            # An actor keeps to the client of its process.
+            with lost_workers(client), client.as_current():
                 self._groups[place] = future.result()
             self._futures[place] = future  # which keeps the actor alive
-        except (FutureCancelledError, KilledWorker, OSError) as error:
+        except WorkerLost as error:
             raise Lost("with their dask worker") from error
 
     def _end(self, place):

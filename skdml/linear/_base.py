@@ -11,7 +11,7 @@ from scipy import sparse
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted
 
-from .._parallel import is_dask_array
+from .._parallel import computed, is_dask_array
 from ..constraints import check_pairs, make_pairs
 from ..utils._bases import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from ..utils._pairs import check_index_pairs
@@ -108,8 +108,8 @@ class LinearMetricLearner(
         if X.dtype not in (np.float32, np.float64):
             X = X.astype(np.float64)
         if reset:
-            finite = bool(np.isfinite(X.sum()).compute())
-            if not finite and not bool(np.isfinite(X).all().compute()):
+            finite = bool(computed(np.isfinite(X.sum())))
+            if not finite and not bool(computed(np.isfinite(X).all())):
                 raise ValueError("Input X contains NaN or infinity.")
             self.n_features_in_ = X.shape[1]
         elif X.shape[1] != self.n_features_in_:

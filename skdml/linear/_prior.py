@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_array
 
-from .._parallel import is_dask_array
+from .._parallel import computed
 from ._span import Span
 
 
@@ -103,9 +103,7 @@ def ledoit_wolf_shrinkage(
         The mean variance of a feature, towards which the covariance is shrunk.
     """
     n_rows = len(coordinates)
-    squared_norms = (coordinates**2).sum(axis=1)
-    if is_dask_array(squared_norms):
-        squared_norms = squared_norms.compute()
+    squared_norms = computed((coordinates**2).sum(axis=1))
     variance = float(squared_norms.sum() / (n_rows * n_features))
     cov_norm = np.sum(second_moment**2) / n_rows**2
     beta = (np.sum(squared_norms**2) / n_rows - cov_norm) / (n_features * n_rows)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.linalg import lapack, solve_triangular
 
-from .._parallel import is_dask_array, make_shards
+from .._parallel import computed, is_dask_array, make_shards
 from ._metric import MahalanobisMetric, SparseRows
 
 # Columns per block of the Gram matrix; a number of its own, so that the sum of the blocks does
@@ -49,8 +49,7 @@ class Span:
 
     def second_moment(self) -> NDArray[np.float64]:
         """Return ``coordinates.T @ coordinates``."""
-        moment = self.coordinates.T @ self.coordinates
-        return moment.compute() if is_dask_array(moment) else moment
+        return computed(self.coordinates.T @ self.coordinates)
 
     def metric(
         self, A: NDArray, scale: float, n_components: int | None, dtype: Any
@@ -99,7 +98,7 @@ class Span:
         if sparse.issparse(rows):
             return SparseRows(mixing, rows, mean)
         if is_dask_array(rows):
-            return (mixing.astype(dtype) @ (rows - mean)).astype(dtype).compute()
+            return computed((mixing.astype(dtype) @ (rows - mean)).astype(dtype))
         mixing = mixing.astype(dtype)
         directions = np.empty((len(mixing), self.n_features), dtype=dtype)
         for cut in _column_blocks(rows.shape):  # never a second array of the size of the rows
@@ -178,8 +177,7 @@ def find_span(
 def _column_mean(X):
     if sparse.issparse(X):
         return np.asarray(X.mean(axis=0)).ravel()
-    mean = X.mean(axis=0, dtype=np.float64)
-    return mean.compute() if is_dask_array(mean) else mean
+    return computed(X.mean(axis=0, dtype=np.float64))
 
 
 def _centred_gram(X, mean, n_jobs, client):

@@ -13,7 +13,7 @@ from scipy.linalg import LinAlgError
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from .._parallel import find_client, limit_threads, make_shards
+from .._parallel import computed, find_client, limit_threads, make_shards
 from ..linear import MahalanobisMetric
 from ..metrics import mean_ndcg, ndcg_by_query
 from ..metrics._validation import check_numbers
@@ -251,6 +251,7 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
             The fitted estimator.
         """
         client = find_client(None, X)
+        X = computed(X)
         given_X, given_y = X, y
         X, y, queries = self._check_documents(X, y, qid, reset=True)
         given = None
