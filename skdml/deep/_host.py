@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..utils._processes import command_of_child
 from ._pickle import cloudpickle
 from ._ranks import Heartbeat
 
@@ -63,6 +65,8 @@ class Host:
         Threads of each rank.
     first_epoch : int
         The epoch to go on from.
+    own_address : str, default="127.0.0.1"
+        The address of this machine at which its ranks listen, and nowhere else.
     """
 
     def __init__(
@@ -75,6 +79,7 @@ class Host:
         port: int | None,
         threads: int,
         first_epoch: int,
+        own_address: str = "127.0.0.1",
     ) -> None:
         if not hasattr(os, "fork"):
             raise OSError("n_workers above 1 needs a system that can fork processes.")
@@ -88,12 +93,14 @@ class Host:
             "MASTER_ADDR": address,
             "MASTER_PORT": str(port or 0),
             "OMP_NUM_THREADS": str(threads),
-            "SKDML_PARENT": str(os.getpid()),
         }
-        if address == "127.0.0.1":
-            variables.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
-        command = [sys.executable, "-m", "skdml.deep._rank", str(folder), str(shared)]
-        command += [",".join(map(str, ranks)), str(first_epoch)]
+        interface = _interface_of(own_address)
+        if interface is not None and ("GLOO_SOCKET_IFNAME" not in variables or is_local(address)):
+            variables["GLOO_SOCKET_IFNAME"] = interface
+        numbers = ",".join(map(str, ranks))
+        command = command_of_child(
+            "skdml.deep._rank", str(folder), str(shared), numbers, str(first_epoch)
+        )
         with open(self.folder / "log", "ab") as log:
             # In a session of their own: Ctrl-C in a terminal is for the process that fits.
             self._process = subprocess.Popen(
@@ -156,6 +163,26 @@ class Host:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+
+
+def is_local(address: str) -> bool:
+    """Tell whether an address is of this machine alone."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+def _interface_of(address):
+    """Return the network interface with an address, None if there is none."""
+    if is_local(address):
+        return "lo" if sys.platform == "linux" else "lo0"
+    import psutil
+
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(one.address.split("%")[0] == address for one in addresses):
+            return name
+    return None
 
 
 def _how_ended(status: int | None) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 import warnings
 from pathlib import Path
@@ -14,9 +13,10 @@ import torch
 from numpy.typing import NDArray
 
 from .._parallel import find_client
+from ..utils._folders import PrivateFolder, open_private
 from ._host import Failure, Host, RankError, find_cause
 from ._pickle import cloudpickle
-from ._rank_net import Checkpoints
+from ._rank_net import Checkpoints, write_whole
 
 # How often processes are looked after, and how long the cause of a failure is looked for.
 POLL_SECONDS = 0.05
@@ -70,10 +70,14 @@ class LocalCrew:
         self, job: bytes, samples: NDArray, codes: NDArray, size: int, port: int | None
     ) -> None:
         self._size, self._port = size, port
-        self._folder = tempfile.TemporaryDirectory(prefix="skdml-", ignore_cleanup_errors=True)
-        self._shared = Path(self._folder.name)
-        write_job(self._shared, job, samples, codes)
         self._host: Any = None
+        self._folder = PrivateFolder()
+        self._shared = self._folder.path
+        try:
+            write_job(self._shared, job, samples, codes)
+        except BaseException:
+            self.close()
+            raise
 
     def start(self, attempt: int) -> int:
         folder = self._shared / f"attempt-{attempt}"
@@ -112,14 +116,15 @@ class LocalCrew:
 
     def close(self) -> None:
         self.stop()
-        self._folder.cleanup()
+        self._folder.remove()
 
 
 def write_job(folder: Path, job: bytes, samples: NDArray, codes: NDArray) -> None:
     """Write what ranks of a machine read."""
-    (folder / "job").write_bytes(job)
-    np.save(folder / "samples.npy", samples)
-    np.save(folder / "codes.npy", codes)
+    write_whole(folder / "job", job)
+    for name, array in (("samples.npy", samples), ("codes.npy", codes)):
+        with open_private(folder / name) as file:
+            np.save(file, array)
 
 
 def launch(

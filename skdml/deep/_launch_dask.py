@@ -8,17 +8,16 @@ and sends what is new to the process that fits: epochs, checkpoints, failures.
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import time
 import uuid
 from concurrent.futures import CancelledError
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from numpy.typing import NDArray
 
 from .._cluster import PATIENCE, WorkerLost, find_workers, lost_workers, repeat_if_lost
+from ..utils._folders import PrivateFolder
 from ._host import Failure, Host, RankError
 from ._launch import write_job
 from ._pickle import cloudpickle
@@ -71,8 +70,8 @@ class DaskCrew:
                 f"n_workers={size} needs as many workers of the dask cluster, one for each rank, "
                 f"but it has {n_workers}."
             )
-        self._folder = tempfile.TemporaryDirectory(prefix="skdml-", ignore_cleanup_errors=True)
-        self._checkpoints = Checkpoints(self._folder.name)
+        self._folder = PrivateFolder()
+        self._checkpoints = Checkpoints(self._folder.path)
         self._futures: list[Any] = []
         self._parts: list[Any] = []
 
@@ -204,7 +203,7 @@ class DaskCrew:
 
     def close(self) -> None:
         self.stop()
-        self._folder.cleanup()
+        self._folder.remove()
 
 
 def watch_rank(
@@ -251,16 +250,24 @@ def watch_rank(
     worker = get_worker()
     if worker.address != address:
         raise WrongWorker(f"the worker {address} of rank {rank} is gone")
-    with tempfile.TemporaryDirectory(
-        prefix="skdml-", dir=worker.local_directory, ignore_cleanup_errors=True
-    ) as own:
-        shared, folder = Path(own), Path(own) / "attempt"
+    with PrivateFolder(worker.local_directory) as shared:
+        folder = shared / "attempt"
         folder.mkdir()
         write_job(shared, job, samples, codes)
         checkpoints = Checkpoints(shared)
         if checkpoint is not None:
-            checkpoints.path(rank, first_epoch).write_bytes(checkpoint)
-        host = Host(folder, shared, [rank], size, meeting, port, worker.state.nthreads, first_epoch)
+            write_whole(checkpoints.path(rank, first_epoch), checkpoint)
+        host = Host(
+            folder,
+            shared,
+            [rank],
+            size,
+            meeting,
+            port,
+            worker.state.nthreads,
+            first_epoch,
+            urlsplit(address).hostname or address,
+        )
         try:
             return _Watch(name, rank, host, checkpoints, first_epoch).run(worker)
         finally:

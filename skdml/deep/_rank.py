@@ -1,4 +1,4 @@
-"""The process of one or more ranks: ``python -m skdml.deep._rank FOLDER SHARED RANKS EPOCH``.
+"""The process of one or more ranks, run as a module: FOLDER SHARED RANKS EPOCH.
 
 FOLDER is of this attempt and SHARED of all attempts; both may be the same machine's temporary
 folder for all ranks. RANKS are numbers with commas between, EPOCH is where to go on. The rest is
@@ -9,12 +9,10 @@ is a fork of this process, which stays to watch them and to hold the store where
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
-import signal
+import socket
 import sys
-import threading
 import time
 import traceback
 import warnings
@@ -29,29 +27,13 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from ..utils._fit import Progress
+from ..utils._processes import end_with_parent
 from ._pickle import cloudpickle
 from ._rank_net import COUNTED, Checkpoints, write_whole
 from ._ranks import CHANNELS, Heartbeat, Ranks, is_communication_error
 
 # Processes may take long to import packages before they meet.
 START_SECONDS = 180.0
-_PR_SET_PDEATHSIG = 1
-
-
-def end_with_parent(parent: int) -> None:
-    """Let this process be killed when its parent is gone, however that came about."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # gone before it could be told
-            os._exit(1)
-        return
-
-    def watch():
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 @contextlib.contextmanager
@@ -245,8 +227,21 @@ def _await_address(folder):
 def _open_store(folder):
     """Make the store where ranks meet, and tell where it is."""
     address, port = os.environ["MASTER_ADDR"], int(os.environ.get("MASTER_PORT") or 0)
-    store = dist.TCPStore(address, port, is_master=True, wait_for_workers=False)
-    write_whole(folder / "address", f"{address} {store.port}".encode())
+    # By itself the store would listen on all interfaces, and it asks nobody who they are.
+    family, kind, _, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, kind) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(place)
+        listener.listen()
+        port = listener.getsockname()[1]
+        store = dist.TCPStore(
+            address,
+            port,
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=listener.detach(),
+        )
+    write_whole(folder / "address", f"{address} {port}".encode())
     return store
 
 
@@ -254,7 +249,6 @@ def main(arguments: list[str]) -> int:
     """Start ranks, watch them and note how they end."""
     folder, shared = Path(arguments[0]), Path(arguments[1])
     ranks, first_epoch = [int(rank) for rank in arguments[2].split(",")], int(arguments[3])
-    end_with_parent(int(os.environ["SKDML_PARENT"]))
     own, running = os.getpid(), {}
     for local, rank in enumerate(ranks):
         process = os.fork()

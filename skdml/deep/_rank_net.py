@@ -14,6 +14,7 @@ import torch
 from skorch.callbacks import Callback
 from skorch.utils import to_tensor
 
+from ..utils._folders import open_private
 from ._net import MetricNet
 from ._pickle import cloudpickle
 from ._ranks import CHANNELS, Ranks
@@ -70,7 +71,8 @@ class Checkpoints:
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file under another name first: who finds it finds all of it."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_bytes(content)
+    with open_private(draft) as file:
+        file.write(content)
     os.replace(draft, path)
 
 

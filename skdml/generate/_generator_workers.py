@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import warnings
 from collections import Counter
 from collections.abc import Sequence
@@ -21,6 +22,8 @@ from numpy.typing import NDArray
 
 from .._cluster import WorkerLost, find_workers, lost_workers, wait_for
 from .._parallel import limit_threads
+from ..utils._folders import remove_leftovers
+from ..utils._processes import end_with_parent
 from ._critics import Critic, CriticSettings
 
 # How often critics may be lost in one fit.
@@ -245,7 +248,9 @@ class _GroupProcess:
     def __init__(self, critics: Sequence[Any], settings: CriticSettings) -> None:
         from joblib.externals.loky.process_executor import ProcessPoolExecutor
 
-        self._pool = ProcessPoolExecutor(max_workers=1)
+        self._pool = ProcessPoolExecutor(
+            max_workers=1, initializer=end_with_parent, initargs=(os.getpid(),)
+        )
         self._here, self._there = multiprocessing.Pipe()
         self._task = self._pool.submit(_serve, self._there, critics, settings)
 
@@ -361,5 +366,6 @@ def make_crew(
         return DaskCrew(client, shards, settings)
     n_processes = min(joblib.effective_n_jobs(n_jobs), len(shards))
     if n_processes > 1:
+        remove_leftovers()
         return ProcessCrew(shards, settings, n_processes)
     return Crew(shards, settings)
