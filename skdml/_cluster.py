@@ -65,9 +65,10 @@ def find_workers(client: Any, n_workers: int = 1, seconds: float = PATIENCE) -> 
 
 
 def _address(client):
-    # A client that has closed has no scheduler any more, but knows what it was made from.
-    source = client.scheduler or client.cluster or client._start_arg
-    return getattr(source, "scheduler_address", None) or getattr(source, "address", source)
+    if client.scheduler is not None:
+        return client.scheduler.address
+    # A client that has closed only knows what it was made from.
+    return getattr(client.cluster, "scheduler_address", client._start_arg)
 
 
 @contextlib.contextmanager

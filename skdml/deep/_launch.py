@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 from typing import Any, Protocol
 
+import joblib
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -149,6 +150,7 @@ def launch(
         Of `train_rank`.
     """
     client = find_client(estimator.client)
+    _warn_of_idle_ranks(estimator, codes, joblib.cpu_count() if client is None else None)
     job = make_job(estimator, seed)
     crew: Crew
     if client is None:
@@ -169,6 +171,28 @@ def launch(
         return supervise(crew, estimator.max_restarts, estimator.timeout, progress)
     finally:
         crew.close()
+
+
+def _warn_of_idle_ranks(estimator, codes, n_cores):
+    size = estimator.n_workers
+    if n_cores is not None and size > n_cores:
+        warnings.warn(
+            f"n_workers={size}, but this machine has {n_cores} cores to use: ranks will take "
+            f"turns, and more than {n_cores} are no faster.",
+            UserWarning,
+            stacklevel=5,
+        )
+    n_classes = min(estimator.classes_per_batch, int(codes.max()) + 1)
+    batch_size = n_classes * estimator.samples_per_class
+    if size * batch_size > len(codes):
+        warnings.warn(
+            f"n_workers={size} with batches of {batch_size} samples take {size * batch_size} "
+            f"samples in a step, but X has {len(codes)}: ranks train on the same ones. "
+            f"n_workers={max(1, len(codes) // batch_size)} is enough, or use smaller batches "
+            "(classes_per_batch, samples_per_class).",
+            UserWarning,
+            stacklevel=5,
+        )
 
 
 def make_job(estimator: Any, seed: int) -> bytes:

@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import socket
 import time
 import warnings
 from pathlib import Path
@@ -20,6 +21,7 @@ from skorch.callbacks import Callback  # noqa: E402
 from skdml import DeepMetricEmbedder  # noqa: E402
 from skdml.deep._host import RankError  # noqa: E402
 from tests.deep import rank_toys as toys  # noqa: E402
+from tests.sockets import Listeners  # noqa: E402
 
 pytestmark = pytest.mark.xdist_group("faults of ranks")
 
@@ -111,8 +113,22 @@ def at_random(**params):
 
 
 @pytest.fixture(scope="module")
-def whole(digits):
-    return at_random().fit(*digits[:2])
+def whole_and_listeners(digits):
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        Listeners([os.getpid()], "skdml.deep._rank") as listeners,
+    ):
+        patch.setenv("GLOO_SOCKET_IFNAME", "no such interface")  # what clusters may need
+        return at_random().fit(*digits[:2]), listeners
+
+
+@pytest.fixture(scope="module")
+def whole(whole_and_listeners):
+    return whole_and_listeners[0]
+
+
+def test_ranks_of_one_machine_listen_on_loopback_alone(whole_and_listeners):
+    assert whole_and_listeners[1].addresses == {"127.0.0.1"}
 
 
 def test_a_killed_rank_goes_on_with_its_batches_and_random_numbers(
@@ -124,6 +140,20 @@ def test_a_killed_rank_goes_on_with_its_batches_and_random_numbers(
     assert_same_fit(model, whole)
     assert (tmp_path / "epochs").read_text().split() == ["1", "2", "2"]
     assert toys.marked(mark) == []
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"n_workers": 64, "classes_per_batch": 1}, "n_workers=64, but this machine has 2 cores"),
+        ({"n_workers": 2, "samples_per_class": 90}, "270 samples take 540 samples.* X has 400"),
+    ],
+)
+def test_ranks_that_cannot_be_fed_are_named(params, message, digits, monkeypatch):
+    monkeypatch.setattr("joblib.cpu_count", lambda: 2)
+    monkeypatch.setattr("skdml.deep._launch.make_job", lambda *args: 1 / 0)  # before it starts
+    with pytest.warns(UserWarning, match=message), pytest.raises(ZeroDivisionError):
+        quick(**params).fit(*digits[:2])
 
 
 @pytest.mark.slow
@@ -222,11 +252,38 @@ def test_a_rank_that_dies_on_a_cluster_starts_again(cluster_client, digits, tmp_
 def test_a_dask_worker_that_dies_costs_time_only(cluster_client, digits, whole, tmp_path):
     harm = Harm(tmp_path, how="kill worker")
     model = at_random(client=cluster_client, callbacks=[Seeds(), harm])
-    with pytest.warns(RuntimeWarning, match="rank 1 was lost with its dask worker"):
+    workers = cluster_client.run(os.getpid).values()
+    with (
+        Listeners(workers, "skdml.deep._rank") as listeners,
+        pytest.warns(RuntimeWarning, match="rank 1 was lost with its dask worker"),
+    ):
         model.fit(*digits[:2])
     assert_same_fit(model, whole)
+    assert listeners.addresses == {"127.0.0.1"}
     cluster_client.wait_for_workers(2, timeout=60)
     assert ranks_of(cluster_client) == 0
+
+
+@pytest.mark.slow
+def test_ranks_of_a_cluster_listen_at_the_address_of_their_workers_alone(digits):
+    distributed = pytest.importorskip("distributed")
+    found = [
+        one.address
+        for addresses in psutil.net_if_addrs().values()
+        for one in addresses
+        if one.family == socket.AF_INET and not one.address.startswith("127.")
+    ]
+    if not found:
+        pytest.skip("this machine has no network beside its own")
+    with (
+        distributed.LocalCluster(
+            2, threads_per_worker=1, host=found[0], dashboard_address=":0"
+        ) as cluster,
+        distributed.Client(cluster) as client,
+        Listeners(client.run(os.getpid).values(), "skdml.deep._rank") as listeners,
+    ):
+        quick(n_workers=2, max_epochs=1, client=client).fit(*digits[:2])
+    assert listeners.addresses == {found[0]}
 
 
 @pytest.mark.slow
