@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import ipaddress
 import json
 import os
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..utils._folders import full_disk
 from ..utils._processes import command_of_child
 from ._pickle import cloudpickle
 from ._ranks import Heartbeat
@@ -135,7 +137,10 @@ class Host:
                 found.append(Failure(rank, kind, text, report["error"]))
             elif code.exists() or is_gone:
                 status = int(code.read_text()) if code.exists() else self._process.poll()
-                if status or not code.exists():
+                if status == errno.ENOSPC:
+                    error_of_disk = full_disk(self.folder)
+                    found.append(Failure(rank, "error", str(error_of_disk), error_of_disk))
+                elif status or not code.exists():
                     found.append(Failure(rank, "killed", f"{_how_ended(status)}{self._log()}"))
         return found
 

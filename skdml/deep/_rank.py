@@ -190,7 +190,10 @@ def run_rank(folder: Path, shared: Path, rank: int, first_epoch: int) -> int:
             if rank == 0:
                 write_whole(folder / "result", cloudpickle.dumps(result))
     except BaseException as error:
-        write_whole(folder / f"error-{rank}", _report(error))
+        try:
+            write_whole(folder / f"error-{rank}", _report(error))
+        except OSError as full:  # not even that can be written
+            return full.errno or 1
         return 1
     return 0
 
@@ -263,7 +266,10 @@ def main(arguments: list[str]) -> int:
     while running:
         process, status = os.wait()
         code = os.waitstatus_to_exitcode(status)
-        write_whole(folder / f"exit-{running.pop(process)}", str(code).encode())
+        try:
+            write_whole(folder / f"exit-{running.pop(process)}", str(code).encode())
+        except OSError as full:
+            return full.errno or 1
     del store
     return 0
 

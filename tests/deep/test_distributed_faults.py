@@ -145,7 +145,7 @@ def test_a_killed_rank_goes_on_with_its_batches_and_random_numbers(
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"n_workers": 64, "classes_per_batch": 1}, "n_workers=64, but this machine has 2 cores"),
+        ({"n_workers": 64, "classes_per_batch": 2}, "n_workers=64, but this machine has 2 cores"),
         ({"n_workers": 2, "samples_per_class": 90}, "270 samples take 540 samples.* X has 400"),
     ],
 )

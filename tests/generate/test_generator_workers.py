@@ -135,9 +135,12 @@ def test_processes_end_after_errors_which_come_up_as_they_are(iris):
     before = critic_processes()
     settings = CriticSettings(Fails, debias=False, batch_size=8, lr=0.1, seed=0)
     rows = iris.astype(np.float32)
-    with Listeners([os.getpid()], "loky") as listeners:
-        with ProcessCrew([rows], settings) as crew, pytest.raises(ZeroDivisionError):
-            crew.ask("step", 1, rows[None, :8])
+    with (
+        Listeners([os.getpid()], "loky") as listeners,
+        ProcessCrew([rows], settings) as crew,
+        pytest.raises(ZeroDivisionError),
+    ):
+        crew.ask("step", 1, rows[None, :8])
     assert critic_processes(before) == []
     assert listeners.n_looks > 0
     assert listeners.addresses == set()
