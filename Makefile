@@ -14,7 +14,7 @@ ifneq ($(wildcard ../shared/data),)
 export SKDML_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: help install demo test test-slow test-mutations test-site test-numerics test-oldest test-newest
+.PHONY: help install demo test test-slow test-mutations test-site test-numerics test-oldest test-newest kill-matrix
 .PHONY: lint format doc bench clean
 
 help:
@@ -22,6 +22,7 @@ help:
 	@echo "make test       the test suite (test-slow: the slow part too)"
 	@echo "make test-mutations  wrong changes of the code, one by one: the tests must notice each"
 	@echo "make test-numerics  the numerical tests under the BLAS kernels of several processors"
+	@echo "make kill-matrix  processes of fits killed and interrupted at random moments"
 	@echo "make test-oldest    the core on the oldest versions (test-newest: all on the newest)"
 	@echo "make test-site  the documentation and the demo's report in a browser, where there is one"
 	@echo "make lint       ruff and mypy (make format: let ruff fix what it can)"
@@ -61,6 +62,10 @@ test-site: doc
 # The numerical tests as on other processors, with one and two threads; half an hour.
 test-numerics: install
 	$(BIN)/python tests/numerics.py
+
+# 100 kills and 50 interrupts of fits; an hour. KILLS="--kills 10 --modes dask" for fewer.
+kill-matrix: install
+	$(BIN)/python -m tests.kills.run $(KILLS)
 
 # The core alone, on the oldest versions that pyproject.toml admits.
 test-oldest: .venv-oldest/.installed
