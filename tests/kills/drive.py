@@ -46,7 +46,7 @@ def ditml(client):
 
     X, y = load_digits(return_X_y=True)
     with _backend(client):
-        return DITMLTransformer(n_jobs=2, random_state=0).fit(X[:900], y[:900]).components_
+        return DITMLTransformer(n_jobs=2, random_state=0).fit(X[:900], y[:900]).transform(X[:50])
 
 
 def gmml(client):
@@ -56,7 +56,7 @@ def gmml(client):
 
     X, y = load_digits(return_X_y=True)
     rows = da.from_array(X, chunks=(150, -1)).map_blocks(_slowly, dtype=float)
-    return GMMLTransformer(random_state=0).fit(rows, y).components_
+    return GMMLTransformer(random_state=0).fit(rows, y).transform(X[:50])
 
 
 def _slowly(block):
@@ -68,7 +68,7 @@ def ranker(client):
     from skdml import LocalGMMLRanker
     from skdml.datasets import make_ranking
 
-    X, y, qid = make_ranking(n_queries=60, random_state=0)[:3]
+    X, y, qid = make_ranking(n_queries=600, random_state=0)[:3]
     with _backend(client):
         model = LocalGMMLRanker(n_metrics=4, n_jobs=2, random_state=0).fit(X, y, qid)
     return model.predict(X, qid)
