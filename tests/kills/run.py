@@ -282,15 +282,17 @@ def main():
     table, folder = defaultdict(list), Path(tempfile.mkdtemp(prefix="kills-"))
     for name in names:
         mode = Mode(name, folder)
-        mode.start()
-        for kind in [kind for other, kind in plan if other == name]:
-            for _ in range(_MAX_TRIES):
-                verdict, seconds = mode.harm(kind, rng)
-                if verdict != "too late":
-                    break
-            table[name, kind].append((verdict, seconds))
-            print(f"{name}: {kind}: {verdict} ({seconds:.1f} s)", flush=True)
-        mode.close()
+        try:
+            mode.start()
+            for kind in [kind for other, kind in plan if other == name]:
+                for _ in range(_MAX_TRIES):
+                    verdict, seconds = mode.harm(kind, rng)
+                    if verdict != "too late":
+                        break
+                table[name, kind].append((verdict, seconds))
+                print(f"{name}: {kind}: {verdict} ({seconds:.1f} s)", flush=True)
+        finally:
+            mode.close()
     shutil.rmtree(folder, ignore_errors=True)
     print("\n| mode | killed | times | outcome | longest |\n|---|---|---|---|---|")
     for (name, kind), rows in table.items():
