@@ -29,6 +29,7 @@ from ..utils._sklearn import (
 )
 from ..utils._torch import seeded_torch
 from ..utils._typing import MatrixLike, RandomStateLike
+from ..utils.validation import check_scale
 from ._columns import learn_columns
 from ._critics import Critic, CriticSettings
 from ._generator_networks import (
@@ -257,6 +258,7 @@ class WassersteinGenerator(DensityMixin, EstimatorMixin, BaseEstimator):
         """
         given = X
         X = validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=2)
+        check_scale(X)
         self._check_cost(len(X))
         self._dtype = X.dtype
         self._columns = learn_columns(X, self.scaling)

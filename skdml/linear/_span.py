@@ -177,9 +177,16 @@ def find_span(
 
 def _column_mean(X):
     if sparse.issparse(X):
-        return np.asarray(X.mean(axis=0)).ravel()
-    mean = X.mean(axis=0, dtype=np.float64)
-    return mean.compute() if is_dask_array(mean) else mean
+        mean = np.asarray(X.mean(axis=0)).ravel()
+        low, high = X.min(axis=0).toarray().ravel(), X.max(axis=0).toarray().ravel()
+    else:
+        mean, low, high = X.mean(axis=0, dtype=np.float64), X.min(axis=0), X.max(axis=0)
+        if is_dask_array(mean):
+            import dask
+
+            mean, low, high = dask.compute(mean, low, high)
+    # The mean of a constant column may be off by rounding, which would count as a direction.
+    return np.clip(mean, low, high)
 
 
 def _centred_gram(X, mean, n_jobs, client):
