@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
+from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.validation import check_is_fitted
 
 from ..deep._assembly import OPTIMIZERS
@@ -488,7 +488,15 @@ class SSDMLEmbedder(
             Between 0 and 1.
         """
         embeddings = self.transform(X)
+        if y is None:
+            raise ValueError("score requires y to be passed, but the target y is None.")
+        y = column_or_1d(as_array(y), warn=True)
+        if len(y) != len(embeddings):
+            raise ValueError(
+                f"y has {len(y)} labels for {len(embeddings)} samples of X: one class label per "
+                "sample is needed, -1 for samples without one."
+            )
         labelled = labelled_rows(y)
         if labelled.sum() < 2:
             raise ValueError("y has less than two labelled samples: there is nothing to score.")
-        return recall_at_k(embeddings[labelled], as_array(y)[labelled], k=1)
+        return recall_at_k(embeddings[labelled], y[labelled], k=1)

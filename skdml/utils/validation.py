@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from scipy import sparse
 
-
 # Numbers between 2 to the power of minus and plus these keep what is computed from them in range:
 # products of two squares in double precision, squares in single.
 _EXPONENTS = {np.dtype(np.float64): 240, np.dtype(np.float32): 60}
 # Values of a column that differ by less than so many units of rounding are the same.
 _ROUNDING_UNITS = 8
+# In a type with less precision, so many steps between the ends of a column are too few.
+_FEW_STEPS = 100
 
 
 def as_array(values: ArrayLike) -> NDArray:
@@ -99,7 +100,7 @@ def check_scale(X: Any, name: str = "X", dtype: DTypeLike = np.float64) -> None:
     >>> check_scale([[1e-200, 3e-200]])
     Traceback (most recent call last):
     ...
-    ValueError: X has no value above 3e-200, and squares of such numbers leave the range of float64...
+    ValueError: X has no value above 3e-200, and squares of such numbers leave the range of ...
     """
     values = X.data if sparse.issparse(X) else X if hasattr(X, "dtype") else np.asarray(X)
     if 0 in values.shape:
@@ -148,7 +149,7 @@ def varying_columns(X: Any, dtype: DTypeLike | None = None, n_units: int = _ROUN
     return high / 2 - low / 2 > n_units / 2 * eps * np.maximum(np.abs(low), np.abs(high))
 
 
-def check_varies(X: Any, name: str = "X") -> None:
+def check_varies(X: Any, name: str = "X", dtype: DTypeLike | None = None) -> None:
     """Refuse rows that are all the same, up to rounding.
 
     Parameters
@@ -157,6 +158,8 @@ def check_varies(X: Any, name: str = "X") -> None:
         The rows.
     name : str, default="X"
         The parameter, named in errors.
+    dtype : dtype, default=None
+        In which they are worked on, if not in that of X.
 
     Examples
     --------
@@ -170,6 +173,12 @@ def check_varies(X: Any, name: str = "X") -> None:
     if not varying_columns(X).any():
         raise ValueError(
             f"{name} has the same values in every row: there is nothing to learn from."
+        )
+    if dtype is not None and not varying_columns(X, dtype, _FEW_STEPS).any():
+        raise ValueError(
+            f"{name} varies so little beside its values, up to {np.abs(X).max():.3g}, that "
+            f"{np.dtype(dtype).name}, in which it is worked on, can hardly tell its rows apart: "
+            "subtract the mean of each column, as StandardScaler does."
         )
 
 
