@@ -79,7 +79,7 @@ def read_idx(path: str | os.PathLike) -> NDArray:
             return _read_idx(content, path, most)
 
 
-def _read_idx(file: IO[bytes], path: Path, most: int) -> NDArray:
+def _read_idx(file: Any, path: Path, most: int) -> NDArray:
     """Read an array from an open file which has at most that many bytes."""
     header = file.read(4)
     if len(header) < 4 or header[:2] != b"\0\0":
@@ -105,7 +105,7 @@ def _read_idx(file: IO[bytes], path: Path, most: int) -> NDArray:
     _refuse_large(path, n_bytes)
     content = bytearray(n_bytes)
     view, n_read = memoryview(content), 0
-    while n_read < n_bytes and (n_more := file.readinto(view[n_read:])):  # type: ignore[attr-defined]
+    while n_read < n_bytes and (n_more := file.readinto(view[n_read:])):
         n_read += n_more
     if n_read < n_bytes:
         raise ValueError(f"{path} is truncated: {needs}, got {start + n_read}")

@@ -23,7 +23,7 @@ def flat_shape(n_features: int, input_shape: Any, module: Any) -> tuple[int, ...
         return (n_features,)
     shape = tuple(input_shape)
     is_image = len(shape) == 3 or (len(shape) == 1 and module != "convnet")
-    if not is_image or not all(isinstance(size, Integral) and size > 0 for size in shape):
+    if not is_image or not all(isinstance(size, Integral) and int(size) > 0 for size in shape):
         raise ValueError(
             f"input_shape must be (channels, height, width), three whole numbers above 0, or None "
             f"for rows that are no images, got {input_shape!r}."

@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn import functional
 
 from ..metrics import recall_at_k
+from ..utils._torch import has_finite_weights
 from ._modules import check_embeddings
 from ._samples import Rows
 
@@ -155,11 +156,6 @@ class EpochCallback(Callback):
         attributes = None if self.attributes is None else partial(self.attributes, net)
         if self.progress.step(attributes, **figures):
             raise KeyboardInterrupt  # ends the training, as skorch has it
-
-
-def has_finite_weights(module: nn.Module) -> bool:
-    """Tell whether all weights and buffers of a network are finite."""
-    return all(bool(torch.isfinite(value).all()) for value in module.state_dict().values())
 
 
 def embed(module: Any, X: torch.Tensor | Rows, device: str = "cpu") -> NDArray:

@@ -11,9 +11,9 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import StratifiedShuffleSplit
 
-from ..utils._torch import seeded_torch
+from ..utils._torch import has_finite_weights, seeded_torch
 from ._assembly import AssemblyMixin
-from ._net import EpochCallback, Interrupted, NotFinite, has_finite_weights
+from ._net import EpochCallback, Interrupted, NotFinite
 from ._samples import choose_rows
 
 

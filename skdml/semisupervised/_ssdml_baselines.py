@@ -234,7 +234,9 @@ def seraph_metric(
     """
     n_features = labelled.shape[1]
     squares = np.concatenate([labelled, unlabelled]) ** 2
-    unit = max(squares.mean(), np.finfo(float).tiny)
+    unit = squares.mean()
+    if unit == 0:  # all rows are the same: no direction is better than another
+        return np.eye(n_features)
     pairs, others, truth = (torch.from_numpy(part) for part in (labelled, unlabelled, signs))
 
     def objective(metric):

@@ -18,7 +18,8 @@ from torch.nn.utils import parametrizations
 from ..deep._batches import _Shuffled
 from ..deep._gradients import oriented_gradients
 from ..deep._modules import check_embeddings
-from ..deep._net import NotFinite, embed, has_finite_weights
+from ..deep._net import NotFinite, embed
+from ..utils._torch import has_finite_weights
 from ._affinity import class_distributions, describe_graph, make_graph, propagate_classes
 from ._ssdml_objectives import GraphObjective, Partition
 from ._stiefel import orthonormal

@@ -16,7 +16,7 @@ from .._optional import optional_import
 from ..metrics._validation import check_vector
 from ..utils._sklearn import Interval, validate_params
 from ..utils._typing import MatrixLike, RandomStateLike
-from ..utils.validation import encode
+from ..utils.validation import check_scale, encode
 from ._sinkhorn import (
     check_cloud,
     check_transport,
@@ -103,6 +103,7 @@ def wasserstein_coreset(
     ([2, 3], [3.0, 2.0])
     """
     X = check_array(X, dtype=[np.float64, np.float32])
+    check_scale(X)
     check_transport(p, reg, solver)
     if cloud is not None and check_cloud(cloud, X.shape[1], "X")[0] == 1:
         cloud = None  # of one point: the plain distance
@@ -166,6 +167,7 @@ def measure_coreset(
     """
     lp = optional_import("ot.lp", "measure_coreset")
     X = check_array(X, dtype=np.float64)
+    check_scale(X)
     if size > len(X):
         raise ValueError(f"size must be between 1 and the {len(X)} rows, got {size!r}.")
     start = check_random_state(random_state).choice(len(X), size, replace=False)
