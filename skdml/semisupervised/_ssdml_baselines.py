@@ -208,7 +208,7 @@ def seraph_metric(
     unlabelled: NDArray,
     entropy_weight: float,
     trace_weight: float,
-    max_iter: int = 50,
+    max_iter: int = 200,
 ) -> NDArray:
     r"""Return the metric of SERAPH, by projected gradients.
 
@@ -223,7 +223,7 @@ def seraph_metric(
     trace_weight : float
         :math:`\lambda`, the price of the trace, in units of the mean squared difference of a
         feature.
-    max_iter : int, default=50
+    max_iter : int, default=200
         Steps at most.
 
     Returns
@@ -261,9 +261,18 @@ def seraph_metric(
         else:  # no step improves any more: the value is exact to the last digits
             break
         done = value - new_value <= 1e-6 * abs(value)
-        metric, value, gradient = candidate, new_value, new_gradient
+        metric, decrease = candidate, value - new_value
+        value, gradient = new_value, new_gradient
         if done:
             break
+    else:
+        if max_iter > 0:
+            warnings.warn(
+                f"SERAPH's projected gradients stopped after {max_iter} steps, the last of which "
+                f"lowered the objective, {value:.2g}, by {decrease:.2g}: scale X, or raise "
+                "loss__trace_weight.",
+                ConvergenceWarning,
+            )
     return metric
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 from numbers import Integral, Real
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.cluster import MiniBatchKMeans
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.neighbors import NearestNeighbors
 from sklearn.utils import check_array, check_random_state
 
@@ -171,9 +173,22 @@ def measure_coreset(
     if size > len(X):
         raise ValueError(f"size must be between 1 and the {len(X)} rows, got {size!r}.")
     start = check_random_state(random_state).choice(len(X), size, replace=False)
-    points = lp.free_support_barycenter(
-        [X], [np.full(len(X), 1 / len(X))], X[np.sort(start)], numItermax=max_iter, stopThr=tol
+    points, log = lp.free_support_barycenter(
+        [X],
+        [np.full(len(X), 1 / len(X))],
+        X[np.sort(start)],
+        numItermax=max_iter,
+        stopThr=tol,
+        log=True,
     )
+    moved = log["displacement_square_norms"][-1]
+    if moved > tol:
+        warnings.warn(
+            f"measure_coreset stopped after {max_iter} rounds, and the points still move by "
+            f"{moved:.2g}, above tol={tol}: raise max_iter, or tol.",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
     return points[np.lexsort(points.T[::-1])]
 
 

@@ -20,6 +20,8 @@ _ITERATIONS = 100
 # Enough for the default `reg`, and for smaller ones as many as some seconds allow.
 _LEAST_MOST, _MOST_ITERATIONS, _MOST_NUMBERS = 2000, 20_000, 10**9
 _TOL = 1e-7
+# Of the network simplex, which tells by itself where these are not enough.
+_MOST_PIVOTS = 10_000_000
 # A plan is worth a warning where its sums, of 1 in all, are off by so much, or so many tolerances.
 _FAR_OFF, _FAR_OFF_TOLS = 1e-3, 100
 # Added below the square root of p = 1, whose slope at 0 is infinite.
@@ -258,7 +260,10 @@ def exact_values(costs: Any, a: Any, b: Any) -> Any:
     weights = [_plain(side).astype(np.float64) for side in (a, b)]
     weights = [side / side.sum(axis=1, keepdims=True) for side in weights]
     plain = plain / (plain.max() or 1.0)  # POT's tolerance is absolute
-    plans = [ot.emd(*sides, cost) for *sides, cost in zip(*weights, plain, strict=True)]
+    plans = [
+        ot.emd(*sides, cost, numItermax=_MOST_PIVOTS)
+        for *sides, cost in zip(*weights, plain, strict=True)
+    ]
     return (_like(np.stack(plans), costs) * costs).sum(-1).sum(-1)
 
 

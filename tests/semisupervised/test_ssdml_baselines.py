@@ -172,3 +172,10 @@ def test_seraph_ends_where_no_step_improves():
         )
         found = seraph_metric(zeros + 1, signs, zeros, 0.1, 0.01)
     np.testing.assert_array_equal(found, start)
+
+
+def test_seraph_tells_of_steps_that_were_not_enough():
+    rng = np.random.default_rng(0)
+    pairs, signs = rng.standard_normal((50, 4)), np.where(np.arange(50) % 2, 1.0, -1.0)
+    with pytest.warns(ConvergenceWarning, match=r"after 2 steps.* lowered the objective"):
+        seraph_metric(pairs, signs, rng.standard_normal((50, 4)), 0.1, 0.01, max_iter=2)
