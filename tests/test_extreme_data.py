@@ -109,7 +109,6 @@ def test_other_estimators_refuse_constant_rows():
     rows = np.full((60, 4), 3.7)
     for estimator in (
         AsymmetricMetricClassifier(max_iter=1),
-        DeepMetricEmbedder(max_epochs=1),
         SSDMLEmbedder(max_epochs=1),
         SSDMLEmbedder(module=None, method="seraph"),
     ):

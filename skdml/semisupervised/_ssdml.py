@@ -29,7 +29,7 @@ from ..utils._fit import FitProgress, copy_part, fit_method
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions
 from ..utils._torch import seeded_torch
 from ..utils._typing import MatrixLike, RandomStateLike
-from ..utils.validation import as_array
+from ..utils.validation import as_array, check_varies
 from ._input import check_neighbors, encode_partial_labels, labelled_rows
 from ._ssdml_objectives import make_objective
 from ._ssdml_training import MetricModel, Plan, final_factor, propagate_all, train
@@ -288,6 +288,7 @@ class SSDMLEmbedder(
         self._check_part_params()
         given = X
         X, self._sample_shape = self._check_samples(X, reset=True)
+        check_varies(X)
         self.classes_, codes = encode_partial_labels(
             y, len(X), type(self).__name__, needs_pairs=self.method != "ssdml"
         )
