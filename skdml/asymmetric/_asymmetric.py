@@ -22,7 +22,7 @@ from ..utils._bases import (
 from ..utils._fit import FitProgress, fit_method
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions, validate_data
 from ..utils._typing import MatrixLike, RandomStateLike, Request
-from ..utils.validation import as_dense
+from ..utils.validation import as_dense, check_scale, check_varies
 from ._asymmetric_solver import Problem, hold_out, train
 from ._initial import aligned_map, given_maps, initial_map
 from ._input import (
@@ -322,6 +322,8 @@ class AsymmetricMetricClassifier(
                 ensure_min_samples=2,
             )
         )
+        check_scale(X)
+        check_varies(X)
         self.classes_, codes = encode_labels(y, len(X), name)
         if X_query is None:
             if y_query is not None:
@@ -329,6 +331,7 @@ class AsymmetricMetricClassifier(
             queries, query_codes = X, codes
         else:
             queries = self._check_rows(X_query, "X_query")
+            check_scale(queries, "X_query")
             query_codes = encode_query_labels(y_query, len(queries), self.classes_, name)
         check_neighbors(self.n_neighbors, self.n_candidates, codes)
         return Problem(
@@ -363,8 +366,6 @@ class AsymmetricMetricClassifier(
             self.query_mean_ = problem.queries.mean(axis=0, dtype=np.float64)
         given, X = problem, X - self.database_mean_
         unit = np.sqrt(np.mean(np.sum(X**2, axis=1)))
-        if unit == 0:
-            raise ValueError("X: all rows are the same, so there is nothing to learn.")
         queries = (problem.queries - self.query_mean_) / unit
         problem = replace(problem, queries=queries, database=X / unit)
         if isinstance(self.init, str):

@@ -119,15 +119,43 @@ def locate(folder: str, data_home: str | os.PathLike | None, *names: str) -> Pat
 
 
 def read_split(
-    folder: str, name: str, subset: str, data_home: str | os.PathLike | None
+    folder: str,
+    name: str,
+    subset: str,
+    data_home: str | os.PathLike | None,
+    n_features: int | None = None,
 ) -> tuple[NDArray, NDArray]:
     """Return X and y from an npz file with X_train, y_train, X_test and y_test."""
     parts = ("train", "test") if subset == "all" else (subset,)
     path = locate(folder, data_home, name)
     arrays = read_npz(path, [f"{kind}_{part}" for part in parts for kind in "Xy"])
+    for part in parts:
+        check_table(path, arrays[f"X_{part}"], arrays[f"y_{part}"], n_features, f"_{part}")
+    widths = {arrays[f"X_{part}"].shape[1] for part in parts}
+    if len(widths) > 1:
+        raise ValueError(f"{path} has X_train and X_test of different width: {sorted(widths)}.")
     X = np.concatenate([arrays[f"X_{part}"] for part in parts])
     y = np.concatenate([arrays[f"y_{part}"] for part in parts])
+    if y.dtype.kind not in "iub" and not (y.dtype.kind == "f" and np.array_equal(y, np.rint(y))):
+        raise ValueError(f"{path} has classes that are not whole numbers, of dtype {y.dtype}.")
     return X, y.astype(np.int64)
+
+
+def check_table(
+    path: Path, X: NDArray, y: NDArray, n_features: int | None = None, end: str = ""
+) -> None:
+    """Check that the arrays of a file are rows of numbers and a class for each."""
+    if X.ndim != 2 or X.dtype.kind not in "fiub" or n_features not in (None, X.shape[1]):
+        columns = "n_features" if n_features is None else n_features
+        raise ValueError(
+            f"{path} has X{end} of shape {X.shape} and dtype {X.dtype}: numbers of shape "
+            f"(n_samples, {columns}) are needed."
+        )
+    if y.shape != (len(X),):
+        raise ValueError(
+            f"{path} has y{end} of shape {y.shape} for {len(X)} rows of X{end}: one class for each "
+            "is needed."
+        )
 
 
 def make_bunch(

@@ -27,6 +27,8 @@ _FASHION_NAMES = [
     "Ankle boot",
 ]
 _OMNIGLOT_SIDE = 105
+_USPS_SIDE = 16
+_MNIST_SIDE = 28
 
 
 def _image_bunch(
@@ -49,14 +51,21 @@ def _fetch_idx(
 ) -> Bunch | tuple[NDArray, ...]:
     prefixes = {"train": ["train"], "test": ["t10k"], "all": ["train", "t10k"]}[subset]
 
-    def read(kind: str) -> NDArray:
+    def read(kind: str, shape: tuple[int, ...]) -> NDArray:
         names = [f"{prefix}-{kind}-ubyte" for prefix in prefixes]
         paths = [locate(folder, data_home, f"{name}.gz", name) for name in names]
-        return np.concatenate([read_idx(path) for path in paths])
+        arrays = [read_idx(path) for path in paths]
+        for path, array in zip(paths, arrays, strict=True):
+            if array.shape[1:] != shape or array.ndim == 0 or array.dtype != np.uint8:
+                raise ValueError(
+                    f"{path} has an array of shape {array.shape} and dtype {array.dtype}: bytes of "
+                    f"shape {('n_samples', *shape)} are needed."
+                )
+        return np.concatenate(arrays)
 
     # Labels first: a missing or wrong file is found before the images are read.
-    target = read("labels-idx1").astype(np.int64)
-    images = _bytes_to_unit(read("images-idx3"))
+    target = read("labels-idx1", ()).astype(np.int64)
+    images = _bytes_to_unit(read("images-idx3", (_MNIST_SIDE, _MNIST_SIDE)))
     return _image_bunch(folder, images, target, return_X_y, target_names=target_names)
 
 
@@ -257,8 +266,8 @@ def fetch_usps(
     >>> digits.images.shape
     (3, 16, 16)
     """
-    X, y = read_split("usps", "usps.npz", subset, data_home)
-    images = X.astype(np.float32, copy=False).reshape(-1, 16, 16)
+    X, y = read_split("usps", "usps.npz", subset, data_home, _USPS_SIDE**2)
+    images = X.astype(np.float32, copy=False).reshape(-1, _USPS_SIDE, _USPS_SIDE)
     return _image_bunch("usps", images, y, return_X_y)
 
 
@@ -355,7 +364,20 @@ def fetch_omniglot(
     stored = "images28" if size == 28 else "images105_packed"
     path = locate("omniglot", data_home, "omniglot.npz")
     arrays = read_npz(path, (stored, "character", "alphabet", "train"))
-    train = arrays.train.astype(bool)
+    shape = (28, 28) if size == 28 else (-(-(_OMNIGLOT_SIDE**2) // 8),)
+    for name, rest, kinds in (
+        (stored, shape, "u"),
+        ("character", (), "iu"),
+        ("alphabet", (), "U"),
+        ("train", (), "b"),
+    ):
+        wanted = (len(np.atleast_1d(arrays.train)), *rest)
+        if arrays[name].shape != wanted or arrays[name].dtype.kind not in kinds:
+            raise ValueError(
+                f"{path} has {name} of shape {arrays[name].shape} and dtype {arrays[name].dtype}, "
+                f"which is not what the documentation of fetch_omniglot lists."
+            )
+    train = arrays.train
     chosen = {"train": train, "test": ~train, "all": np.ones_like(train)}[subset]
 
     images = arrays[stored][chosen]

@@ -13,6 +13,7 @@ from sklearn.utils import Bunch
 from skdml.datasets._base import (
     COMMON_CONSTRAINTS,
     SUBSET_CONSTRAINTS,
+    check_table,
     locate,
     make_bunch,
     read_split,
@@ -159,7 +160,9 @@ def fetch_letor(
 def _fetch_table(
     folder: str, name: str, data_home: str | os.PathLike | None, return_X_y: bool
 ) -> Bunch | tuple[NDArray, ...]:
-    arrays = read_npz(locate(folder, data_home, f"{name}.npz"))
+    path = locate(folder, data_home, f"{name}.npz")
+    arrays = read_npz(path)
+    check_table(path, arrays.X, arrays.y)
     return make_bunch(folder, arrays.X, arrays.y, return_X_y, target_names=np.unique(arrays.y))
 
 

@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import math
 import os
 import zipfile
-import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from numbers import Integral
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
+from numpy.lib import format as npy_format
+from numpy.lib.format import MAGIC_PREFIX
 from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.datasets import load_svmlight_file
 from sklearn.utils import Bunch
 
 from skdml.utils._sklearn import Interval, validate_params
+from skdml.utils.validation import refuse_if_too_large
 
 _IDX_DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _GZIP_MAGIC = b"\x1f\x8b"
+# Bytes that one byte of a gzip file can stand for, at most.
+_MOST_DEFLATED = 1032
+# As many as all versions of numpy have.
+_MOST_DIMENSIONS = 32
+# Whole numbers up to this are exact.
+_LARGEST_GRADE = 2.0**53
+# Bytes of a line of text, and of text that is read without a look at the memory.
+_LONGEST_LINE = 2**24
+_CHECKED_TEXT = 2**26
 
 
 @validate_params({"path": [str, os.PathLike]}, prefer_skip_nested_validation=True)
@@ -54,60 +68,150 @@ def read_idx(path: str | os.PathLike) -> NDArray:
     array([5, 0, 4], dtype=uint8)
     """
     path = Path(path)
-    content = path.read_bytes()
-    if content.startswith(_GZIP_MAGIC):
-        try:
-            content = gzip.decompress(content)
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise ValueError(f"{path} is damaged or truncated: {error}; get it again") from error
+    with _open_binary(path) as file, _named_errors(path, "is damaged or truncated"):
+        is_gzip = file.read(2) == _GZIP_MAGIC
+        file.seek(0)
+        # No more bytes can come out of a file than its size times what deflate packs at best.
+        most = os.fstat(file.fileno()).st_size * (_MOST_DEFLATED if is_gzip else 1)
+        if not is_gzip:
+            return _read_idx(file, path, most)
+        with gzip.GzipFile(fileobj=file) as content:
+            return _read_idx(content, path, most)
 
-    if len(content) < 4 or content[:2] != b"\0\0":
-        raise ValueError(f"{path} is not an idx file: it starts with {content[:4]!r}")
-    code, n_dims = content[2], content[3]
+
+def _read_idx(file: Any, path: Path, most: int) -> NDArray:
+    """Read an array from an open file which has at most that many bytes."""
+    header = file.read(4)
+    if len(header) < 4 or header[:2] != b"\0\0":
+        raise ValueError(f"{path} is not an idx file: it starts with {header!r}")
+    code, n_dims = header[2], header[3]
     if code not in _IDX_DTYPES:
         known = ", ".join(f"0x{known:02X}" for known in _IDX_DTYPES)
         raise ValueError(f"{path} has the idx type code 0x{code:02X}; known codes are {known}")
+    if n_dims > _MOST_DIMENSIONS:
+        raise ValueError(f"{path} has {n_dims} dimensions, more than {_MOST_DIMENSIONS}")
     dtype = np.dtype(_IDX_DTYPES[code])
-
+    sizes = file.read(4 * n_dims)
     start = 4 + 4 * n_dims
-    if len(content) < start:
-        raise ValueError(f"{path} is truncated: its header needs {start} bytes, got {len(content)}")
-    shape = tuple(int(n) for n in np.frombuffer(content, ">u4", n_dims, offset=4))
-    expected = start + dtype.itemsize * math.prod(shape)
-    if len(content) != expected:
-        what = "is truncated" if len(content) < expected else "has data beyond its end"
+    if len(sizes) < 4 * n_dims:
         raise ValueError(
-            f"{path} {what}: shape {shape} of {dtype.name} needs {expected} bytes, "
-            f"got {len(content)}"
+            f"{path} is truncated: its header needs {start} bytes, got {4 + len(sizes)}"
         )
-    flat = np.frombuffer(content, dtype, offset=start)
+    shape = tuple(int(n) for n in np.frombuffer(sizes, ">u4"))
+    n_bytes = dtype.itemsize * math.prod(shape)
+    needs = f"shape {shape} of {dtype.name} needs {start + n_bytes} bytes"
+    if start + n_bytes > most:
+        raise ValueError(f"{path} is truncated: {needs}, and it cannot have more than {most}")
+    _refuse_large(path, n_bytes)
+    content = bytearray(n_bytes)
+    view, n_read = memoryview(content), 0
+    while n_read < n_bytes and (n_more := file.readinto(view[n_read:])):
+        n_read += n_more
+    if n_read < n_bytes:
+        raise ValueError(f"{path} is truncated: {needs}, got {start + n_read}")
+    if file.read(1):
+        raise ValueError(f"{path} has data beyond its end: {needs}, got more")
+    flat = np.frombuffer(content, dtype)
     return flat.astype(dtype.newbyteorder("=")).reshape(shape)
 
 
-def _read_letor_file(path: Path) -> tuple[sparse.csr_matrix, NDArray, NDArray]:
+def _open_binary(path: Path) -> IO[bytes]:
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder, and a file is needed")
+    return path.open("rb")
+
+
+@contextmanager
+def _named_errors(path: Path, problem: str) -> Iterator[None]:
+    """Turn whatever the libraries raise on a broken file into a ValueError that names it."""
     try:
-        X, y, qid = load_svmlight_file(path, zero_based=False, query_id=True)
-    except (ValueError, EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(f"{path} is not a LETOR (svmlight with qid) file: {error}") from error
-    if len(y) == 0:
-        raise ValueError(f"{path} has no documents")
-    if len(qid) != len(y):
-        raise ValueError(
-            f"{path} has {len(y)} documents but {len(qid)} query ids: "
-            "each line needs one, as in '2 qid:10 1:0.5'"
-        )
+        yield
+    except Exception as error:
+        if isinstance(error, ValueError) and str(error).startswith(str(path)):
+            raise
+        raise ValueError(f"{path} {problem}: {error}") from error
+
+
+def _refuse_large(path: Path, n_bytes: int) -> None:
+    """Raise before an array would not fit into half of the machine's memory."""
+    try:
+        refuse_if_too_large((n_bytes // 8, 1), "is an array", "Read it on a larger machine.")
+    except MemoryError as error:
+        raise ValueError(f"{path} {error}") from error
+
+
+class _Lines:
+    """The lines of a file, of which neither one nor all together fill the memory.
+
+    Parameters
+    ----------
+    file : file
+        Open for reading, in binary mode.
+    path : Path
+        Named in errors.
+    """
+
+    def __init__(self, file: IO[bytes], path: Path) -> None:
+        self.read = file.read  # how load_svmlight_file tells an open file from a name
+        self._file, self._path = file, path
+
+    def __iter__(self) -> Iterator[bytes]:
+        total = 0
+        while line := self._file.readline(_LONGEST_LINE):
+            if len(line) == _LONGEST_LINE:
+                raise ValueError(f"{self._path} has a line of more than {_LONGEST_LINE} bytes")
+            total += len(line)
+            # Arrays take up to about three bytes for each byte of text.
+            if total > _CHECKED_TEXT:
+                _refuse_large(self._path, 3 * total)
+            yield line
+
+
+def _read_letor_file(
+    path: Path, n_features: int | None, max_features: int
+) -> tuple[sparse.csr_matrix, NDArray, NDArray]:
+    openers: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
+    with _open_binary(path) as file, _named_errors(path, "is not a LETOR (svmlight with qid) file"):
+        with openers.get(path.suffix, _as_is)(file) as content:
+            X, y, qid = load_svmlight_file(_Lines(content, path), zero_based=False, query_id=True)
+        if len(y) == 0:
+            raise ValueError(f"{path} has no documents")
+        if len(qid) != len(y):
+            raise ValueError(
+                f"{path} has {len(y)} documents but {len(qid)} query ids: "
+                "each line needs one, as in '2 qid:10 1:0.5'"
+            )
+        if n_features is None and X.shape[1] > max_features:
+            raise ValueError(
+                f"{path} has a feature number {X.shape[1]}, above max_features={max_features}: "
+                "raise it if that is no mistake"
+            )
+        for what, values in (("relevance", y), ("feature", X.data)):
+            if not np.isfinite(values).all():
+                raise ValueError(f"{path} has a {what} that is NaN or infinite")
+        largest = float(np.abs(y).max())
+        if largest > _LARGEST_GRADE:
+            raise ValueError(f"{path} has a relevance of {largest:.3g}, above {_LARGEST_GRADE:.3g}")
     return X, y, qid
+
+
+def _as_is(file: IO[bytes]) -> IO[bytes]:
+    return file
 
 
 @validate_params(
     {
         "paths": [str, os.PathLike, list, tuple],
         "n_features": [Interval(Integral, 1, None, closed="left"), None],
+        "max_features": [Interval(Integral, 1, None, closed="left")],
     },
     prefer_skip_nested_validation=True,
 )
 def read_letor(
-    paths: str | os.PathLike | Sequence[str | os.PathLike], *, n_features: int | None = None
+    paths: str | os.PathLike | Sequence[str | os.PathLike],
+    *,
+    n_features: int | None = None,
+    max_features: int = 10_000,
 ) -> tuple[NDArray, NDArray, NDArray]:
     r"""Read documents, relevance and query ids from LETOR files.
 
@@ -124,6 +228,10 @@ def read_letor(
         The number of features. If None, the highest number that occurs in any of the files:
         give it when training and test documents are read in separate calls.
 
+    max_features : int, default=10_000
+        Without `n_features`, a higher number of a feature in a file is an error: the array of the
+        documents has a column for each, and a single wrong number could fill the memory.
+
     Returns
     -------
     X : ndarray of shape (n_documents, n_features), float64
@@ -135,6 +243,12 @@ def read_letor(
     qid : ndarray of shape (n_documents,), int64
         The query each document was retrieved for, as in the files: the same id in two files
         is the same query.
+
+    Raises
+    ------
+    ValueError
+        If a file is not a LETOR file or is damaged, has a grade, an id or a number of a feature
+        that is out of range, or would not fit into half of the memory.
 
     Examples
     --------
@@ -154,13 +268,14 @@ def read_letor(
     files = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not files:
         raise ValueError("paths is empty: give at least one LETOR file")
-    parts = [_read_letor_file(Path(path)) for path in files]
+    parts = [_read_letor_file(Path(path), n_features, max_features) for path in files]
 
     found = max(X.shape[1] for X, _, _ in parts)
     if n_features is None:
         n_features = found
     elif n_features < found:
         raise ValueError(f"n_features={n_features}, but the files have {found} features")
+    _refuse_large(Path(files[0]), 8 * n_features * sum(len(y) for _, y, _ in parts))
     for X, _, _ in parts:
         X.resize(X.shape[0], n_features)
 
@@ -194,8 +309,8 @@ def read_npz(path: str | os.PathLike, required: Sequence[str] = ("X", "y")) -> B
     Raises
     ------
     ValueError
-        If the file is not an npz file, lacks a required array, or holds it as pickled
-        objects, which are never loaded.
+        If the file is not an npz file or is damaged, lacks a required array, holds it as pickled
+        objects, which are never loaded, or as something else than an array.
 
     Examples
     --------
@@ -211,17 +326,40 @@ def read_npz(path: str | os.PathLike, required: Sequence[str] = ("X", "y")) -> B
     ((2, 2), ['a', 'b'])
     """
     path = Path(path)
-    with path.open("rb") as file:
+    with _open_binary(path) as file:
         if not zipfile.is_zipfile(file):
             raise ValueError(f"{path} is not an npz file, or is truncated; get or write it again")
-    with np.load(path, allow_pickle=False) as archive:
-        missing = [name for name in required if name not in archive.files]
-        if missing:
-            raise ValueError(
-                f"{path} lacks the arrays {', '.join(missing)}; "
-                f"it has {', '.join(archive.files) or 'none'}"
+        with _named_errors(path, "cannot be read"), zipfile.ZipFile(file) as archive:
+            members = {name.removesuffix(".npy"): name for name in archive.namelist()}
+            missing = [name for name in required if name not in members]
+            if missing:
+                raise ValueError(
+                    f"{path} lacks the arrays {', '.join(map(str, missing))}; "
+                    f"it has {', '.join(members) or 'none'}"
+                )
+            return Bunch(
+                **{name: _read_member(archive, members[name], path, name) for name in required}
             )
-        try:
-            return Bunch(**{name: archive[name] for name in required})
-        except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-            raise ValueError(f"{path} cannot be read: {error}") from error
+
+
+def _read_member(archive: zipfile.ZipFile, member: str, path: Path, name: str) -> NDArray:
+    """Read an array, after a look at what its header says of its size."""
+    with archive.open(member) as file:
+        if file.read(len(MAGIC_PREFIX)) != MAGIC_PREFIX:
+            raise ValueError(f"{path} has {name}, which is not an array of numpy")
+    with archive.open(member) as file:
+        version = npy_format.read_magic(file)
+        read_header = (
+            npy_format.read_array_header_1_0
+            if version == (1, 0)
+            else npy_format.read_array_header_2_0
+        )
+        shape, _, dtype = read_header(file)
+        n_bytes = math.prod(shape) * dtype.itemsize
+        if n_bytes > archive.getinfo(member).file_size:
+            raise ValueError(
+                f"{path} is damaged: {name} of shape {shape} and {dtype} needs {n_bytes} bytes"
+            )
+        _refuse_large(path, n_bytes)
+    with archive.open(member) as file:
+        return npy_format.read_array(file, allow_pickle=False)

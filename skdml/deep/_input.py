@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,12 @@ def flat_shape(n_features: int, input_shape: Any, module: Any) -> tuple[int, ...
             )
         return (n_features,)
     shape = tuple(input_shape)
+    is_image = len(shape) == 3 or (len(shape) == 1 and module != "convnet")
+    if not is_image or not all(isinstance(size, Integral) and int(size) > 0 for size in shape):
+        raise ValueError(
+            f"input_shape must be (channels, height, width), three whole numbers above 0, or None "
+            f"for rows that are no images, got {input_shape!r}."
+        )
     if math.prod(shape) != n_features:
         raise ValueError(
             f"input_shape={shape} has {math.prod(shape)} values, but X has {n_features} columns."

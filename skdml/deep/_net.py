@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn import functional
 
 from ..metrics import recall_at_k
+from ..utils._torch import has_finite_weights
 from ._modules import check_embeddings
 from ._samples import Rows
 
@@ -29,10 +30,10 @@ class Interrupted(BaseException):
 
 
 class NotFinite(RuntimeError):
-    """The loss of a batch was NaN or infinite."""
+    """The loss of a batch, or a weight after it, was NaN or infinite."""
 
-    def __init__(self, epoch: int, batch: int) -> None:
-        super().__init__(f"the loss was not finite in epoch {epoch}, batch {batch}")
+    def __init__(self, epoch: int, batch: int, what: str = "the loss was") -> None:
+        super().__init__(f"{what} not finite in epoch {epoch}, batch {batch}")
         self.epoch, self.batch = epoch, batch
 
 
@@ -138,16 +139,19 @@ class EpochCallback(Callback):
     def on_epoch_end(self, net: Any, **kwargs: Any) -> None:
         """Score, snapshot the weights, report."""
         figures = {"loss": net.history[-1, "train_loss"]}
+        is_good = has_finite_weights(net.module_)
         if self.validation is not None:
             X, y = self.validation
             embeddings = embed(net.module_, X, net.device)
-            metric = "euclidean" if self.make_metric is None else self.make_metric(embeddings)
-            recall = recall_at_k(embeddings, y, k=1, metric=metric)
+            metric: Any = "euclidean"
+            if self.make_metric is not None and is_good:
+                metric = self.make_metric(embeddings)
+            recall = recall_at_k(embeddings, y, k=1, metric=metric) if is_good else 0.0
             recall = recall if self.average is None else self.average(recall)
             net.history.record("valid_recall", recall)
             figures["recall"] = recall
-        weights = net.module_.state_dict()
-        if all(torch.isfinite(value).all() for value in weights.values()):
+        if is_good:
+            weights = net.module_.state_dict()
             self.good_weights_ = {name: value.clone() for name, value in weights.items()}
         attributes = None if self.attributes is None else partial(self.attributes, net)
         if self.progress.step(attributes, **figures):

@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from ..utils._bases import BaseEstimator
 from ..utils._pairs import check_index_pairs
 from ..utils._sklearn import validate_data
+from ..utils.validation import check_scale, check_varies, varying_columns
 from ._input import flat_shape
 
 # Rows of a file are checked so many bytes, and drawn so many, at a time: with each comes what is
@@ -110,6 +111,10 @@ class SamplesMixin(BaseEstimator):
             X = validate_data(
                 self, X, dtype=[np.float64, np.float32], reset=reset, ensure_min_samples=n_least
             )
+            if reset:
+                check_scale(X, dtype=np.float32)
+                if varying_columns(X).any():  # equal samples teach nothing, and do no harm
+                    check_varies(X, dtype=np.float32)
         if sample_shape is None:
             sample_shape = flat_shape(X.shape[1], self.input_shape, self.module)
         if not reset and sample_shape != self._sample_shape:

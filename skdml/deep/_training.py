@@ -11,7 +11,7 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import StratifiedShuffleSplit
 
-from ..utils._torch import seeded_torch
+from ..utils._torch import has_finite_weights, seeded_torch
 from ._assembly import AssemblyMixin
 from ._net import EpochCallback, Interrupted, NotFinite
 from ._samples import choose_rows
@@ -66,6 +66,9 @@ class TrainingMixin(AssemblyMixin):
     def _train(self, watch, rows, labels):
         try:
             self.net_.fit(rows, labels)
+            if not has_finite_weights(self.net_.module_):  # by the last step, which no loss sees
+                history = self.net_.history
+                raise NotFinite(len(history), len(history[-1]["batches"]), "the weights were")
         except Interrupted:
             raise KeyboardInterrupt from None
         except NotFinite as error:

@@ -27,9 +27,10 @@ from ..utils._sklearn import (
     validate_data,
     validate_params,
 )
-from ..utils._torch import seeded_torch
+from ..utils._torch import has_finite_weights, seeded_torch
 from ..utils._typing import MatrixLike, RandomStateLike
-from ._columns import learn_columns
+from ..utils.validation import check_scale
+from ._columns import learn_columns, mean_deviation
 from ._critics import Critic, CriticSettings
 from ._generator_networks import (
     fix_weights,
@@ -43,6 +44,8 @@ from ._generator_workers import make_crew
 
 # Samples that vary less than this share of what the rows do are called equal.
 _COLLAPSED = 0.01
+# Samples that vary by so many times as much, or by such a share, are not like the rows.
+_MOST_SPREAD = 3.0
 _N_LOOKED_AT = 256
 _BLOCK = 4096
 # Chosen on training digits and images that were held out.
@@ -257,6 +260,7 @@ class WassersteinGenerator(DensityMixin, EstimatorMixin, BaseEstimator):
         """
         given = X
         X = validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=2)
+        check_scale(X)
         self._check_cost(len(X))
         self._dtype = X.dtype
         self._columns = learn_columns(X, self.scaling)
@@ -347,6 +351,11 @@ class WassersteinGenerator(DensityMixin, EstimatorMixin, BaseEstimator):
         )
         if not trained.values:
             raise ValueError(f"{trained.stopped}: try a smaller lr than {self._lr}.")
+        if not has_finite_weights(self.generator_):
+            raise ValueError(
+                f"the generator has weights that are not finite after {len(trained.values)} "
+                f"updates: try a smaller lr than {self._lr}."
+            )
         return trained
 
     def _keep(self, trained, crew, settings):
@@ -389,16 +398,21 @@ class WassersteinGenerator(DensityMixin, EstimatorMixin, BaseEstimator):
 
     def _look_for_collapse(self, rows):
         samples = self._draw(_N_LOOKED_AT, np.random.RandomState(self._seed))
-        spread, expected = samples.std(axis=0).mean(), rows.std(axis=0).mean()
+        samples = self._columns.encode(self._columns.decode(samples))
+        spread, expected = mean_deviation(samples), mean_deviation(rows)
+        if expected / _MOST_SPREAD <= spread <= _MOST_SPREAD * expected:
+            return
+        problem = "'s samples spread too much" if spread > expected else "'s samples are too alike"
         if spread < _COLLAPSED * expected:
-            more = "" if self._debias else ", debias=True"
-            warnings.warn(
-                f"the generator collapsed: its samples are all equal, or nearly so. Their columns "
-                f"vary by {spread:.2g} and those of X by {expected:.2g}, scaled. Try a smaller lr "
-                f"than {self._lr}, a batch_size above {self.batch_size}{more}, or another module.",
-                ConvergenceWarning,
-                stacklevel=5,
-            )
+            problem = " collapsed: its samples are all equal, or nearly so"
+        more = "" if self._debias else ", debias=True"
+        warnings.warn(
+            f"the generator{problem}. Their columns vary by {spread:.2g} and those of X by "
+            f"{expected:.2g}, scaled. Try max_iter above {self.n_iter_}, a smaller lr than "
+            f"{self._lr}, a batch_size above {self.batch_size}{more}, or another module.",
+            ConvergenceWarning,
+            stacklevel=5,
+        )
 
     # Use
 

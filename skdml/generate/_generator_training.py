@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from ..utils._torch import seeded_torch
+from ..utils._torch import has_finite_weights, seeded_torch
 from ._critics import Part
 from ._generator_networks import make_optimizer
 from ._generator_workers import Crew
@@ -122,6 +122,9 @@ def train(
         optimizer.zero_grad()
         output.backward(torch.from_numpy(gradient))
         optimizer.step()
+        if not has_finite_weights(generator):
+            trained.stopped = f"the weights were not finite after update {update}"
+            break
         mean.add()
         trained.values.append(value)
         trained.seconds.append(time.perf_counter() - start)

@@ -17,8 +17,9 @@ from ..utils._bases import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Trans
 from ..utils._pairs import check_index_pairs
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions, validate_data
 from ..utils._typing import MatrixLike, RandomStateLike, Request
-from ..utils.validation import as_array
+from ..utils.validation import as_array, check_scale, check_varies
 from ._metric import MahalanobisMetric
+from ._span import find_span
 
 
 class LinearMetricLearner(
@@ -77,6 +78,7 @@ class LinearMetricLearner(
                 dtype=[np.float64, np.float32],
                 ensure_min_samples=2,
             )
+        check_scale(X)
         n_samples, n_features = X.shape
         if self.n_components is not None and self.n_components > n_features:
             raise ValueError(
@@ -93,6 +95,16 @@ class LinearMetricLearner(
         y = check_array(y, ensure_2d=False, dtype=None, input_name="y")
         n_constraints = self.n_constraints or self._default_constraints(n_samples)
         return X, *make_pairs(y, n_constraints, random_state=self.random_state)
+
+    @staticmethod
+    def _find_span(X, pairs, prior, parallel):
+        """Return coordinates of the rows that are in pairs, and the pairs as places among them."""
+        rows, places = np.unique(pairs, return_inverse=True)
+        if len(rows) < X.shape[0]:
+            X = X[rows]
+        check_varies(X)
+        span = find_span(X, full=not isinstance(prior, str), **parallel)
+        return span, places.reshape(-1, 2)
 
     @staticmethod
     def _default_constraints(n_samples):

@@ -21,7 +21,6 @@ from ._logdet import LogDetProblem
 from ._logdet_solvers import solve_newton, solve_parallel, solve_sequential
 from ._pairs import PairDifferences
 from ._prior import check_prior, prior_inverse
-from ._span import find_span
 
 SOLVERS = {
     "auto": solve_newton,
@@ -232,11 +231,7 @@ class DITMLTransformer(LinearMetricLearner):
         rng = check_random_state(self.random_state)
         parallel = {"n_jobs": self.n_jobs, "client": find_client(None, X)}
         with FitProgress(self, X=given, y=y) as progress:
-            rows, places = np.unique(pairs, return_inverse=True)
-            places = places.reshape(-1, 2)
-            if len(rows) < X.shape[0]:
-                X = X[rows]
-            span = find_span(X, full=not isinstance(prior, str), **parallel)
+            span, places = self._find_span(X, pairs, prior, parallel)
             inverse, outside = prior_inverse(prior, span)
 
             def make_metric(A):

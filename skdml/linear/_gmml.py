@@ -17,7 +17,6 @@ from ._base import LinearMetricLearner
 from ._gmml_solver import geometric_mean
 from ._pairs import PairDifferences
 from ._prior import check_prior, prior_inverse
-from ._span import find_span
 
 
 class GMMLTransformer(LinearMetricLearner):
@@ -154,17 +153,14 @@ class GMMLTransformer(LinearMetricLearner):
         parallel = {"n_jobs": self.n_jobs, "client": find_client(None, X)}
         with FitProgress(self, total=3, X=given, y=y, description="step") as progress:
             progress.begin()
-            rows, pairs = np.unique(pairs, return_inverse=True)
-            pairs = pairs.reshape(-1, 2)
-            if len(rows) < X.shape[0]:
-                X = X[rows]
-            span = find_span(X, full=not isinstance(prior, str), **parallel)
+            span, pairs = self._find_span(X, pairs, prior, parallel)
             progress.step()
             progress.begin()
             weights = np.array([labels > 0, labels < 0], dtype=float)
             weights /= weights.sum(axis=1, keepdims=True)
             with PairDifferences(span.coordinates, pairs, **parallel) as differences:
                 S, D = differences.scatter(weights)
+                self._check_differences(differences, S, D, span)
             progress.step()
             progress.begin()
             with limit_threads(1 if span.rank < 1000 else None):
@@ -173,14 +169,20 @@ class GMMLTransformer(LinearMetricLearner):
             progress.step()
         return self
 
+    @staticmethod
+    def _check_differences(differences, S, D, span):
+        """Raise an error where all pairs are of equal rows; S and D are then rounding errors."""
+        mean_square = float((span.coordinates**2).sum()) / span.coordinates.shape[0]
+        is_small = np.trace(S) + np.trace(D) <= 1e-6 * mean_square
+        if is_small and not differences.squared_norms(None).any():
+            raise ValueError(
+                "all pairs have zero difference: X has the same values in both rows of each, so "
+                "there is nothing to learn a metric from."
+            )
+
     def _regularised_mean(self, S, D, prior, span):
         """Return the metric inside the span, and its factor of the identity outside."""
         unit = (np.trace(S) + np.trace(D)) / (2 * span.n_features)
-        if unit == 0:
-            raise ValueError(
-                "all pairs have zero difference: X has the same values in every row, so there "
-                "is nothing to learn a metric from."
-            )
         # S + reg P and D + reg inv(P) in units of the data: as reg grows, the mean tends to
         # inv(P), the prior.
         inverse, outside = prior_inverse(prior, span)

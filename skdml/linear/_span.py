@@ -176,8 +176,13 @@ def find_span(
 
 def _column_mean(X):
     if sparse.issparse(X):
-        return np.asarray(X.mean(axis=0)).ravel()
-    return computed(X.mean(axis=0, dtype=np.float64))
+        mean = np.asarray(X.mean(axis=0)).ravel()
+        low, high = X.min(axis=0).toarray().ravel(), X.max(axis=0).toarray().ravel()
+    else:
+        bounds = [X.mean(axis=0, dtype=np.float64), X.min(axis=0), X.max(axis=0)]
+        mean, low, high = computed(np.stack(bounds))  # one pass over dask arrays
+    # The mean of a constant column may be off by rounding, which would count as a direction.
+    return np.clip(mean, low, high)
 
 
 def _centred_gram(X, mean, n_jobs, client):

@@ -11,11 +11,16 @@ from sklearn.neighbors import NearestNeighbors
 
 from .._optional import optional_import
 from ..utils._typing import MatrixLike
+from ..utils.validation import check_scale
 from ._validation import check_count, check_embeddings
 
 
 def _check_both(first, second, names, min_samples=1):
-    """Return two arrays with as many columns."""
+    """Return two arrays with as many columns, around 0 and at most about 1, and their unit.
+
+    The unit is a power of two, so that no digit is lost. Squares of rows as they came may cancel,
+    or leave the range of numbers.
+    """
     arrays = [
         check_embeddings(values, name, min_samples).astype(np.float64)
         for values, name in zip((first, second), names, strict=True)
@@ -25,7 +30,18 @@ def _check_both(first, second, names, min_samples=1):
             f"{names[0]} and {names[1]} must have as many features, got {arrays[0].shape[1]} and "
             f"{arrays[1].shape[1]}."
         )
-    return arrays
+    unit = _power_of_two(arrays)
+    arrays = [array / unit for array in arrays]
+    centre = arrays[0].mean(axis=0)
+    arrays = [array - centre for array in arrays]
+    smaller = min(1.0, _power_of_two(arrays))
+    return *(array / smaller for array in arrays), smaller * unit
+
+
+def _power_of_two(arrays):
+    """Return the largest power of two that is not above all numbers of arrays."""
+    largest = max(float(np.abs(array).max()) for array in arrays)
+    return float(np.ldexp(0.5, np.frexp(largest)[1])) if largest > 0 else 1.0
 
 
 def wasserstein_distance(X: MatrixLike, Y: MatrixLike) -> float:
@@ -60,12 +76,12 @@ def wasserstein_distance(X: MatrixLike, Y: MatrixLike) -> float:
     >>> wasserstein_distance([[0.0], [1.0]], [[4.0], [3.0]])
     3.0
     """
-    X, Y = _check_both(X, Y, ("X", "Y"))
+    X, Y, unit = _check_both(X, Y, ("X", "Y"))
     ot = optional_import("ot", "wasserstein_distance")
     costs = euclidean_distances(X, Y, squared=True)
     weights = [np.full(len(side), 1 / len(side)) for side in (X, Y)]
     value = ot.emd2(*weights, costs, numItermax=10_000_000)
-    return float(np.sqrt(max(value, 0.0)))
+    return float(np.sqrt(max(value, 0.0))) * unit
 
 
 def frechet_distance(X: MatrixLike, Y: MatrixLike) -> float:
@@ -92,7 +108,8 @@ def frechet_distance(X: MatrixLike, Y: MatrixLike) -> float:
     >>> round(frechet_distance([[0.0], [2.0]], [[3.0], [5.0]]), 6)
     9.0
     """
-    X, Y = _check_both(X, Y, ("X", "Y"), min_samples=2)
+    X, Y, unit = _check_both(X, Y, ("X", "Y"), min_samples=2)
+    check_scale(np.array([unit]), "X or Y")  # the distance is a square
     A, B = (np.atleast_2d(np.cov(side, rowvar=False)) for side in (X, Y))
     # The trace of the root of A B is the sum of the roots of its eigenvalues, which are those of
     # the symmetric matrix A^(1/2) B A^(1/2).
@@ -100,7 +117,7 @@ def frechet_distance(X: MatrixLike, Y: MatrixLike) -> float:
     root = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
     crossed = np.sqrt(np.maximum(eigvalsh(root @ B @ root), 0)).sum()
     means = ((X.mean(axis=0) - Y.mean(axis=0)) ** 2).sum()
-    return float(means + np.trace(A) + np.trace(B) - 2 * crossed)
+    return float(means + np.trace(A) + np.trace(B) - 2 * crossed) * unit**2
 
 
 class SampleQuality(NamedTuple):
@@ -156,7 +173,7 @@ def sample_quality(real: MatrixLike, generated: MatrixLike, *, k: int = 5) -> Sa
     (True, True)
     """
     k = check_count(k, "k")
-    X, Y = _check_both(real, generated, ("real", "generated"), min_samples=2)
+    X, Y, _ = _check_both(real, generated, ("real", "generated"), min_samples=2)
     for rows, name in ((X, "real"), (Y, "generated")):
         if len(rows) <= k:
             raise ValueError(f"{name} must have more than k={k} rows, got {len(rows)}.")
@@ -201,12 +218,16 @@ def nearest_row_ratio(train: MatrixLike, real: MatrixLike, generated: MatrixLike
     >>> nearest_row_ratio([[0.0], [4.0]], [[1.0], [3.0]], [[0.0], [4.5]])
     0.25
     """
-    X, new = _check_both(train, real, ("train", "real"))
-    X, made = _check_both(train, generated, ("train", "generated"))
-    nearest = NearestNeighbors(n_neighbors=1).fit(X)
     distance_new, distance_made = (
-        float(np.median(nearest.kneighbors(rows)[0])) for rows in (new, made)
+        _median_distance(*_check_both(train, rows, ("train", name)))
+        for rows, name in ((real, "real"), (generated, "generated"))
     )
     if distance_new == 0:
         raise ValueError("real: most of its rows are among the training rows: nothing is new.")
     return distance_made / distance_new
+
+
+def _median_distance(train, rows, unit):
+    """Return the median distance of rows to their nearest training row."""
+    nearest = NearestNeighbors(n_neighbors=1).fit(train)
+    return float(np.median(nearest.kneighbors(rows)[0])) * unit

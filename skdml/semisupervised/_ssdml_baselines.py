@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy import sparse
+from sklearn.exceptions import ConvergenceWarning
 
 from ._ssdml_losses import seraph_loss
 
 # A ridge, in units of the mean eigenvalue, where a matrix must have an inverse.
 _RIDGE = 1e-3
+# Of a weight, or of a step, after which it is nothing.
+_HALVINGS = 60
 
 
 def scatter(X: NDArray, pairs: NDArray) -> NDArray:
@@ -37,6 +42,7 @@ def laplacian_scatter(X: NDArray, weights: sparse.csr_array) -> NDArray:
     matrix : ndarray of shape (n_features, n_features)
         Symmetric.
     """
+    X = X - X.mean(axis=0)  # differences are the same, and large numbers do not cancel
     degrees = weights.sum(axis=1)
     products = X.T @ (degrees[:, None] * X) - X.T @ (weights @ X)
     total = abs(weights).sum()
@@ -98,15 +104,26 @@ def lrml_metric(
     metric : ndarray of shape (n_features, n_features)
         M, positive definite, with determinant 1.
     dissimilar_weight : float
-        What was used: B must be positive definite, so it is halved until B is.
+        What was used: B must be positive definite, so it is halved until B is; 0 where no half
+        is small enough.
     """
     base = add_ridge(graph + similar_weight * similar)
     floor = 1e-6 * np.linalg.eigvalsh(base)[0]
-    while True:
+    for _ in range(_HALVINGS):
         eigenvalues, vectors = np.linalg.eigh(base - dissimilar_weight * dissimilar)
         if eigenvalues[0] > floor:
             break
         dissimilar_weight /= 2
+    else:
+        warnings.warn(
+            f"LRML's metric with dissimilar pairs is not positive definite after {_HALVINGS} "
+            f"halvings of their weight (smallest eigenvalue {eigenvalues[0]:.2g}): these pairs are "
+            "left out. Scale X, or give loss__dissimilar_weight=0.",
+            ConvergenceWarning,
+        )
+        dissimilar_weight = 0.0
+        eigenvalues, vectors = np.linalg.eigh(base)
+        eigenvalues = np.maximum(eigenvalues, _RIDGE * eigenvalues[-1])
     scale = np.exp(np.log(eigenvalues).mean())
     return (vectors * (scale / eigenvalues)) @ vectors.T, dissimilar_weight
 
@@ -191,7 +208,7 @@ def seraph_metric(
     unlabelled: NDArray,
     entropy_weight: float,
     trace_weight: float,
-    max_iter: int = 50,
+    max_iter: int = 200,
 ) -> NDArray:
     r"""Return the metric of SERAPH, by projected gradients.
 
@@ -206,7 +223,7 @@ def seraph_metric(
     trace_weight : float
         :math:`\lambda`, the price of the trace, in units of the mean squared difference of a
         feature.
-    max_iter : int, default=50
+    max_iter : int, default=200
         Steps at most.
 
     Returns
@@ -217,7 +234,9 @@ def seraph_metric(
     """
     n_features = labelled.shape[1]
     squares = np.concatenate([labelled, unlabelled]) ** 2
-    unit = max(squares.mean(), np.finfo(float).tiny)
+    unit = squares.mean()
+    if unit == 0:  # all rows are the same: no direction is better than another
+        return np.eye(n_features)
     pairs, others, truth = (torch.from_numpy(part) for part in (labelled, unlabelled, signs))
 
     def objective(metric):
@@ -233,16 +252,27 @@ def seraph_metric(
     step = np.linalg.norm(metric) / max(np.linalg.norm(gradient), np.finfo(float).tiny)
     for _ in range(max_iter):
         step *= 2
-        while True:
+        for _ in range(_HALVINGS):
             candidate = clip_negative(metric - step * gradient)
             new_value, new_gradient = objective(candidate)
             if new_value <= value - 1e-4 * np.sum(gradient * (metric - candidate)):
                 break
             step /= 2
+        else:  # no step improves any more: the value is exact to the last digits
+            break
         done = value - new_value <= 1e-6 * abs(value)
-        metric, value, gradient = candidate, new_value, new_gradient
+        metric, decrease = candidate, value - new_value
+        value, gradient = new_value, new_gradient
         if done:
             break
+    else:
+        if max_iter > 0:
+            warnings.warn(
+                f"SERAPH's projected gradients stopped after {max_iter} steps, the last of which "
+                f"lowered the objective, {value:.2g}, by {decrease:.2g}: scale X, or raise "
+                "loss__trace_weight.",
+                ConvergenceWarning,
+            )
     return metric
 
 

@@ -19,6 +19,7 @@ from ..deep._batches import _Shuffled
 from ..deep._gradients import oriented_gradients
 from ..deep._modules import check_embeddings
 from ..deep._net import NotFinite, embed
+from ..utils._torch import has_finite_weights
 from ._affinity import class_distributions, describe_graph, make_graph, propagate_classes
 from ._ssdml_objectives import GraphObjective, Partition
 from ._stiefel import orthonormal
@@ -192,6 +193,8 @@ def train(
                 figures["loss"] = train_epoch(
                     epoch, model, some, objective, batches, plan, optimizer, schedule
                 )
+                if not has_finite_weights(model):  # by the last step, which no loss sees
+                    raise NotFinite(epoch, n_batches, "the weights were")
             except NotFinite as error:
                 result.failure = error
                 if good is not None:
@@ -248,8 +251,10 @@ def pretrain(
     proxies = nn.Linear(width, int(codes.max()) + 1, bias=False).to(plan.device)
     optimizer = make_optimizer([*model.backbone.parameters(), *proxies.parameters()])
     model.train()
+    n_batches = -(-len(labelled) // plan.batch_size)
+    n_batches = min(n_batches, len(labelled) // 2)  # batch norm needs two rows
     for _ in range(plan.pretrain_epochs):
-        for rows in np.array_split(rng.permutation(labelled), -(-len(labelled) // plan.batch_size)):
+        for rows in np.array_split(rng.permutation(labelled), n_batches):
             X = change(samples[rows], plan)
             targets = torch.from_numpy(codes[rows]).to(plan.device)
             cosines = model.features(X) @ functional.normalize(proxies.weight, dim=1).T

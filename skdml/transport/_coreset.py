@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 from numbers import Integral, Real
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.cluster import MiniBatchKMeans
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.neighbors import NearestNeighbors
 from sklearn.utils import check_array, check_random_state
 
@@ -16,7 +18,7 @@ from .._optional import optional_import
 from ..metrics._validation import check_vector
 from ..utils._sklearn import Interval, validate_params
 from ..utils._typing import MatrixLike, RandomStateLike
-from ..utils.validation import encode
+from ..utils.validation import check_scale, encode
 from ._sinkhorn import (
     check_cloud,
     check_transport,
@@ -103,6 +105,7 @@ def wasserstein_coreset(
     ([2, 3], [3.0, 2.0])
     """
     X = check_array(X, dtype=[np.float64, np.float32])
+    check_scale(X)
     check_transport(p, reg, solver)
     if cloud is not None and check_cloud(cloud, X.shape[1], "X")[0] == 1:
         cloud = None  # of one point: the plain distance
@@ -166,12 +169,26 @@ def measure_coreset(
     """
     lp = optional_import("ot.lp", "measure_coreset")
     X = check_array(X, dtype=np.float64)
+    check_scale(X)
     if size > len(X):
         raise ValueError(f"size must be between 1 and the {len(X)} rows, got {size!r}.")
     start = check_random_state(random_state).choice(len(X), size, replace=False)
-    points = lp.free_support_barycenter(
-        [X], [np.full(len(X), 1 / len(X))], X[np.sort(start)], numItermax=max_iter, stopThr=tol
+    points, log = lp.free_support_barycenter(
+        [X],
+        [np.full(len(X), 1 / len(X))],
+        X[np.sort(start)],
+        numItermax=max_iter,
+        stopThr=tol,
+        log=True,
     )
+    moved = log["displacement_square_norms"][-1]
+    if moved > tol:
+        warnings.warn(
+            f"measure_coreset stopped after {max_iter} rounds, and the points still move by "
+            f"{moved:.2g}, above tol={tol}: raise max_iter, or tol.",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
     return points[np.lexsort(points.T[::-1])]
 
 

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.utils import check_array
 
+from ..utils.validation import check_scale
 from ._sinkhorn import check_cloud, check_transport, choose_eta, cost_matrices, transport_values
 
 # Plans exact enough for distances of three digits.
@@ -123,6 +124,7 @@ class CloudMetric:
     def _check(self, rows, name):
         rows = check_array(rows, dtype=np.float64, input_name=name)
         check_cloud(self.cloud, rows.shape[1], name)
+        check_scale(rows, name)
         return rows
 
     def _distances(self, rows, first, second):

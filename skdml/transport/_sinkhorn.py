@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import warnings
 from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
 
 from .._optional import optional_import
+from ..utils.validation import check_scale
 
 # exp(-cost / eta) of a float64 kernel is far from underflow below this quotient.
 _LARGEST_EXPONENT = 500.0
 # Iterations grow as the entropy falls: so many over `reg`.
 _ITERATIONS = 100
+# Enough for the default `reg`, and for smaller ones as many as some seconds allow.
+_LEAST_MOST, _MOST_ITERATIONS, _MOST_NUMBERS = 2000, 20_000, 10**9
 _TOL = 1e-7
+# Of the network simplex, which tells by itself where these are not enough.
+_MOST_PIVOTS = 10_000_000
+# A plan is worth a warning where its sums, of 1 in all, are off by so much, or so many tolerances.
+_FAR_OFF, _FAR_OFF_TOLS = 1e-3, 100
 # Added below the square root of p = 1, whose slope at 0 is infinite.
 _TINY = 1e-24
 _SOLVERS = ("sinkhorn", "exact")
@@ -86,6 +95,8 @@ def sinkhorn_divergence(
         raise ValueError(f"eta must be a number above 0, or None, got {eta!r}.")
     a, b = (_as_batch(weights, single) for weights in (a, b))
     a, b = check_weights(a, A, "a"), check_weights(b, B, "b")
+    centre = _constant(B).mean(1)[:, None]  # far from the origin, squares cancel
+    A, B = A - centre, B - centre
     cross = cost_matrices(A, B, p)
     if solver == "exact":
         values = exact_values(cross, a, b)
@@ -118,8 +129,10 @@ def check_clouds(clouds: Any, name: str) -> Any:
             f"{name} must have shape (n_clouds, n_points, n_features), all at least 1, got "
             f"{tuple(clouds.shape)}."
         )
-    if not np.isfinite(_plain(clouds)).all():
+    plain = _plain(clouds)
+    if not np.isfinite(plain).all():
         raise ValueError(f"{name} must have no NaN and no infinity.")
+    check_scale(plain, name, np.float64 if plain.dtype == np.float64 else np.float32)
     return clouds
 
 
@@ -191,12 +204,19 @@ def choose_eta(costs: Any, reg: float) -> float:
 
 
 def entropic_values(
-    costs: Any, eta: float, a: Any, b: Any, tol: float = _TOL, max_iter: int | None = None
+    costs: Any,
+    eta: float,
+    a: Any,
+    b: Any,
+    tol: float = _TOL,
+    max_iter: int | None = None,
+    warn: bool = True,
 ) -> Any:
     """Return the optimal values of the transport problems with entropy.
 
     The gradient by the costs is the plan, by the envelope theorem: that the plan changes as well
-    counts for nothing at an optimum.
+    counts for nothing at an optimum. With `warn`, plans that are far from transport after the last
+    iteration are told of.
     """
     batch = optional_import("ot.batch", "skdml.transport")
     torch = optional_import("torch", "skdml.transport")
@@ -206,7 +226,8 @@ def entropic_values(
     small = float(constant.max()) <= _LARGEST_EXPONENT * eta
     if max_iter is None:
         typical = float(np.median(_plain(constant)))
-        max_iter = int(max(_ITERATIONS, _ITERATIONS * typical / eta))
+        most = np.clip(_MOST_NUMBERS / constant.numel(), _LEAST_MOST, _MOST_ITERATIONS)
+        max_iter = int(np.clip(_ITERATIONS * typical / eta, _ITERATIONS, most))
     result = batch.solve_batch(
         constant,
         eta,
@@ -217,6 +238,16 @@ def entropic_values(
         method="sinkhorn" if small else "log_sinkhorn",
         grad="detach",
     )
+    error = float((result.plan.sum(2) - _like(a, constant)).norm(dim=1).max())
+    if warn and not error <= max(_FAR_OFF, _FAR_OFF_TOLS * tol):
+        warnings.warn(
+            f"Sinkhorn's algorithm stopped after {max_iter} iterations, and the sums of a plan are "
+            f"off by {error:.2g}: the entropy, eta={eta:.2g} beside costs up to "
+            f"{float(constant.max()):.2g}, is too small for it. Raise reg or eta, or use "
+            "solver='exact'.",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
     plan = _like(result.plan, costs)
     entropy = _like(result.value - result.value_linear, costs)
     return (plan * costs).sum(-1).sum(-1) + entropy
@@ -228,7 +259,11 @@ def exact_values(costs: Any, a: Any, b: Any) -> Any:
     plain = _plain(costs).astype(np.float64)
     weights = [_plain(side).astype(np.float64) for side in (a, b)]
     weights = [side / side.sum(axis=1, keepdims=True) for side in weights]
-    plans = [ot.emd(*sides, cost) for *sides, cost in zip(*weights, plain, strict=True)]
+    plain = plain / (plain.max() or 1.0)  # POT's tolerance is absolute
+    plans = [
+        ot.emd(*sides, cost, numItermax=_MOST_PIVOTS)
+        for *sides, cost in zip(*weights, plain, strict=True)
+    ]
     return (_like(np.stack(plans), costs) * costs).sum(-1).sum(-1)
 
 
@@ -274,6 +309,10 @@ def transport_values(
         else:
             parts.append(entropic_values(costs, eta, weights, weights, tol, max_iter))
     return np.concatenate(parts)
+
+
+def _constant(values):
+    return values.detach() if hasattr(values, "detach") else values
 
 
 def _plain(values):

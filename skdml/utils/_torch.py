@@ -38,3 +38,8 @@ def seed_torch(seed: int) -> None:
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_available():
         torch.cuda.manual_seed_all(seed)
+
+
+def has_finite_weights(module: torch.nn.Module) -> bool:
+    """Tell whether all weights and buffers of a network are finite."""
+    return all(bool(torch.isfinite(value).all()) for value in module.state_dict().values())

@@ -6,8 +6,16 @@ import os
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 from scipy import sparse
+
+# Numbers between 2 to the power of minus and plus these keep what is computed from them in range:
+# products of two squares in double precision, squares in single.
+_EXPONENTS = {np.dtype(np.float64): 240, np.dtype(np.float32): 60}
+# Values of a column that differ by less than so many units of rounding are the same.
+_ROUNDING_UNITS = 8
+# In a type with less precision, so many steps between the ends of a column are too few.
+_FEW_STEPS = 100
 
 
 def as_array(values: ArrayLike) -> NDArray:
@@ -72,6 +80,106 @@ def encode(values: NDArray, name: str) -> tuple[NDArray, NDArray]:
             f"{name} must be all numbers or all strings, without missing values."
         ) from error
     return distinct, codes
+
+
+def check_scale(X: Any, name: str = "X", dtype: DTypeLike = np.float64) -> None:
+    """Refuse numbers so large or so small that what is computed from them leaves its range.
+
+    Parameters
+    ----------
+    X : array, sparse matrix or dask array
+        Finite numbers.
+    name : str, default="X"
+        The parameter, named in errors.
+    dtype : dtype, default=float64
+        In which they are worked on.
+
+    Examples
+    --------
+    >>> from skdml.utils.validation import check_scale
+    >>> check_scale([[1e-200, 3e-200]])
+    Traceback (most recent call last):
+    ...
+    ValueError: X has no value above 3e-200, and squares of such numbers leave the range of ...
+    """
+    values = X.data if sparse.issparse(X) else X if hasattr(X, "dtype") else np.asarray(X)
+    if 0 in values.shape:
+        return
+    largest = max(float(values.max()), -float(values.min()))
+    dtype = np.dtype(dtype)
+    limit = 2.0 ** _EXPONENTS[dtype]
+    if largest > limit or 0 < largest < 1 / limit:
+        what = "values up to" if largest > 1 else "no value above"
+        raise ValueError(
+            f"{name} has {what} {largest:.3g}, and squares of such numbers leave the range of "
+            f"{dtype.name}: divide {name} by {largest:.0e}, or scale its columns, as MaxAbsScaler "
+            "does."
+        )
+
+
+def varying_columns(X: Any, dtype: DTypeLike | None = None, n_units: int = _ROUNDING_UNITS) -> Any:
+    """Tell which columns vary by more than rounding.
+
+    Parameters
+    ----------
+    X : array, sparse matrix or dask array of shape (n_samples, n_features)
+        The rows.
+    dtype : dtype, default=None
+        Whose rounding counts; None: that of X.
+    n_units : int, default=8
+        Units of rounding that a column varies by at least.
+
+    Returns
+    -------
+    varies : ndarray of bool, of shape (n_features,)
+        False for constant columns.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdml.utils.validation import varying_columns
+    >>> varying_columns(np.array([[0.3, 1.0], [0.1 + 0.2, 2.0]]))
+    array([False,  True])
+    """
+    low, high = X.min(axis=0), X.max(axis=0)
+    if sparse.issparse(X):
+        low, high = low.toarray().ravel(), high.toarray().ravel()
+    low, high = np.asarray(low, dtype=np.float64), np.asarray(high, dtype=np.float64)
+    eps = np.finfo(X.dtype if dtype is None else dtype).eps
+    return high / 2 - low / 2 > n_units / 2 * eps * np.maximum(np.abs(low), np.abs(high))
+
+
+def check_varies(X: Any, name: str = "X", dtype: DTypeLike | None = None) -> None:
+    """Refuse rows that are all the same, up to rounding.
+
+    Parameters
+    ----------
+    X : array, sparse matrix or dask array of shape (n_samples, n_features)
+        The rows.
+    name : str, default="X"
+        The parameter, named in errors.
+    dtype : dtype, default=None
+        In which they are worked on, if not in that of X.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdml.utils.validation import check_varies
+    >>> check_varies(np.full((3, 2), 3.7))
+    Traceback (most recent call last):
+    ...
+    ValueError: X has the same values in every row: there is nothing to learn from.
+    """
+    if not varying_columns(X).any():
+        raise ValueError(
+            f"{name} has the same values in every row: there is nothing to learn from."
+        )
+    if dtype is not None and not varying_columns(X, dtype, _FEW_STEPS).any():
+        raise ValueError(
+            f"{name} varies so little beside its values, up to {np.abs(X).max():.3g}, that "
+            f"{np.dtype(dtype).name}, in which it is worked on, can hardly tell its rows apart: "
+            "subtract the mean of each column, as StandardScaler does."
+        )
 
 
 def as_dense(X: Any, name: str = "X") -> NDArray:

@@ -352,7 +352,7 @@ class TestErrors:
             fit_task(lr=1e200)
 
     def test_equal_rows(self):
-        with pytest.raises(ValueError, match="X: all rows are the same"):
+        with pytest.raises(ValueError, match="X has the same values in every row"):
             AsymmetricMetricClassifier().fit(np.ones((20, 2)), np.arange(20) % 2)
 
     def test_bad_queries(self):

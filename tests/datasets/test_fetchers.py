@@ -184,3 +184,54 @@ def test_omniglot_parts_and_sizes(tiny_home):
 def test_bad_parameters(fetch, params, message):
     with pytest.raises(ValueError, match=message):
         fetch(**params)
+
+
+def write_npz(home, folder, name, **arrays):
+    (home / folder).mkdir(exist_ok=True)
+    np.savez(home / folder / name, **arrays)
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "message"),
+    [
+        (np.zeros((3, 255)), np.arange(3), r"X_train of shape \(3, 255\).*\(n_samples, 256\)"),
+        (np.zeros((3, 512)), np.arange(3), r"X_train of shape \(3, 512\)"),
+        (np.zeros((3, 16, 16)), np.arange(3), r"X_train of shape \(3, 16, 16\)"),
+        (np.full((3, 256), "a"), np.arange(3), "X_train of shape .* dtype <U1"),
+        (np.zeros((3, 256)), np.arange(4), r"y_train of shape \(4,\) for 3 rows"),
+        (np.zeros((3, 256)), np.array(["a", "b", "c"]), "classes that are not whole numbers"),
+        (np.zeros((3, 256)), np.array([0.5, 1, np.nan]), "classes that are not whole numbers"),
+    ],
+)
+def test_usps_of_another_shape_is_refused_by_name(tmp_path, X, y, message):
+    write_npz(tmp_path, "usps", "usps.npz", X_train=X, y_train=y)
+    with pytest.raises(ValueError, match=rf"usps\.npz has {message}"):
+        fetch_usps(data_home=tmp_path)
+
+
+def test_parts_of_different_width_are_refused(tmp_path):
+    X, y = np.zeros((2, 9)), np.zeros(2, int)
+    write_npz(
+        tmp_path, "cub_features", "cub10.npz", X_train=X, y_train=y, X_test=X[:, 1:], y_test=y
+    )
+    with pytest.raises(ValueError, match=r"cub10\.npz .*different width: \[8, 9\]"):
+        fetch_cub_features(subset="all", data_home=tmp_path)
+
+
+def test_tables_and_drawings_of_another_shape_are_refused_by_name(tmp_path):
+    write_npz(tmp_path, "uci", "sonar.npz", X=np.zeros(3), y=np.zeros(3))
+    with pytest.raises(ValueError, match=r"sonar\.npz has X of shape \(3,\)"):
+        fetch_uci("sonar", data_home=tmp_path)
+    arrays = {"character": np.arange(2), "alphabet": ["a", "b"], "train": [True, False]}
+    images = np.zeros((2, 28, 27), np.uint8)
+    write_npz(tmp_path, "omniglot", "omniglot.npz", images28=images, **arrays)
+    with pytest.raises(ValueError, match=r"omniglot\.npz has images28 of shape \(2, 28, 27\)"):
+        fetch_omniglot(data_home=tmp_path)
+
+
+def test_idx_files_of_another_shape_are_refused_by_name(tmp_path):
+    (tmp_path / "mnist").mkdir()
+    path = tmp_path / "mnist" / "train-labels-idx1-ubyte"
+    path.write_bytes(bytes([0, 0, 8, 2, 0, 0, 0, 1, 0, 0, 0, 1, 7]))
+    with pytest.raises(ValueError, match=r"train-labels-idx1-ubyte has an array of shape \(1, 1\)"):
+        fetch_mnist(data_home=tmp_path)

@@ -1,4 +1,8 @@
 import gzip
+import io
+import os
+import tracemalloc
+import zipfile
 
 import numpy as np
 import pytest
@@ -196,3 +200,151 @@ def test_read_npz_refuses_other_and_damaged_files(npz_file, tmp_path):
 def test_read_npz_refuses_a_bare_name(npz_file):
     with pytest.raises(ValueError, match="'required' parameter"):
         read_npz(npz_file, required="X")
+
+
+# Broken and hostile files
+
+
+def broken_variants(content, rng, n_variants):
+    """Yield a file cut short, with bits flipped, with bytes taken out, and with more at its end."""
+    for number in range(n_variants):
+        data = bytearray(content)
+        at = int(rng.integers(len(data)))
+        if number % 4 == 0:
+            data = data[:at]
+        elif number % 4 == 1:
+            for place in rng.integers(len(data), size=1 + number % 7):
+                data[place] ^= 1 << int(rng.integers(8))
+        elif number % 4 == 2:
+            del data[at : at + 1 + number % 30]
+        else:
+            data += rng.bytes(1 + number % 20)
+        yield bytes(data)
+
+
+def read_or_refuse(read, path, content):
+    """Read a file: either it can be read, or a ValueError begins with its name."""
+    path.write_bytes(content)
+    try:
+        read(path)
+    except ValueError as error:
+        assert str(error).startswith(str(path)), error  # noqa: PT017
+
+
+@pytest.mark.parametrize("name", ["array-idx3-ubyte", "array.gz", "S1.txt", "S1.txt.gz", "set.npz"])
+def test_broken_files_give_a_value_error_with_their_path(tmp_path, write_idx, npz_file, name):
+    rng = np.random.default_rng(0)
+    text = LETOR.encode()
+    content, read = {
+        "array-idx3-ubyte": lambda: (write_idx("a", np.arange(8, dtype=np.uint8)), read_idx),
+        "array.gz": lambda: (write_idx("a.gz", np.arange(8, dtype=np.uint8)), read_idx),
+        "S1.txt": lambda: (text, read_letor),
+        "S1.txt.gz": lambda: (gzip.compress(text), read_letor),
+        "set.npz": lambda: (npz_file, read_npz),
+    }[name]()
+    content = content if isinstance(content, bytes) else content.read_bytes()
+    for variant in broken_variants(content, rng, 300):
+        read_or_refuse(read, tmp_path / name, variant)
+
+
+@pytest.mark.parametrize("read", [read_idx, read_letor, read_npz])
+def test_a_folder_is_no_file(tmp_path, read):
+    with pytest.raises(ValueError, match=f"{tmp_path.name} is a folder"):
+        read(tmp_path)
+
+
+def peak_memory(call):
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="bomb") as caught:
+            call()
+        return tracemalloc.get_traced_memory()[1], str(caught.value)
+    finally:
+        tracemalloc.stop()
+
+
+def test_read_idx_stops_at_the_declared_size(tmp_path):
+    path = tmp_path / "bomb.gz"
+    header = bytes([0, 0, 8, 1, 0, 0, 0, 10])
+    path.write_bytes(gzip.compress(header + bytes(2**26)))
+    peak, message = peak_memory(lambda: read_idx(path))
+    assert "beyond its end" in message
+    assert peak < 2**22
+    # A size that no file of this length can have is not allocated.
+    path.write_bytes(gzip.compress(bytes([0, 0, 8, 2]) + b"\x00\xff\xff\xff" * 2))
+    peak, message = peak_memory(lambda: read_idx(path))
+    assert "truncated" in message
+    assert peak < 2**22
+
+
+def test_read_letor_stops_in_a_line_without_end(tmp_path):
+    path = tmp_path / "bomb.txt.gz"
+    path.write_bytes(gzip.compress(b"1 qid:1 " + b" " * 2**26))
+    peak, message = peak_memory(lambda: read_letor(path))
+    assert "a line of more than" in message
+    assert peak < 2**26
+
+
+def test_read_npz_believes_no_header(tmp_path):
+    path = tmp_path / "bomb.npz"
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "<f8", "fortran_order": False, "shape": (2**33, 100)}
+    )
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("X.npy", header.getvalue() + bytes(80))
+        archive.writestr("y.npy", header.getvalue())
+    peak, message = peak_memory(lambda: read_npz(path))
+    assert "is damaged: X of shape (8589934592, 100)" in message
+    assert peak < 2**22
+
+
+def test_files_larger_than_the_memory_are_refused(tmp_path, monkeypatch, write_idx, letor_file):
+    sizes = {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": 100}
+    monkeypatch.setattr(os, "sysconf", sizes.__getitem__)
+    path = tmp_path / "set.npz"
+    np.savez(path, X=np.eye(9), y=np.arange(9))
+    for read, wrong in (
+        (read_npz, path),
+        (read_idx, write_idx("images", np.zeros(99, np.uint8))),
+        (read_letor, letor_file("1 qid:1 30:1\n")),
+    ):
+        with pytest.raises(ValueError, match=f"{wrong.name} is an array .*this machine's memory"):
+            read(wrong)
+
+
+def test_read_npz_refuses_members_that_are_no_arrays(tmp_path):
+    path = tmp_path / "set.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("X.npy", b"text")
+        archive.writestr("y", b"")
+    with pytest.raises(ValueError, match=r"set\.npz has X, which is not an array"):
+        read_npz(path)
+    with pytest.raises(ValueError, match=r"set\.npz has y, which is not an array"):
+        read_npz(path, required=["y"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nan qid:1 1:2\n", "relevance that is NaN or infinite"),
+        ("1e400 qid:1 1:2\n", "relevance that is NaN or infinite"),
+        ("1e300 qid:1 1:2\n", r"relevance of 1e\+300"),
+        ("1 qid:1 1:nan\n", "feature that is NaN or infinite"),
+        ("1 qid:99999999999999999999 1:2\n", "not a LETOR"),
+        ("1 qid:1 99999999999999999999:2\n", "not a LETOR"),
+        ("1 qid:1 10001:2\n", "feature number 10001, above max_features=10000"),
+        ("1 qid:1 2000000000:2\n", "feature number 2000000000, above max_features=10000"),
+    ],
+)
+def test_read_letor_refuses_what_is_out_of_range(letor_file, text, message):
+    with pytest.raises(ValueError, match=rf"S1\.txt .*{message}"):
+        read_letor(letor_file(text))
+
+
+def test_read_letor_max_features(letor_file):
+    path = letor_file("1 qid:1 10001:2\n0 qid:1 1:1\n")
+    assert read_letor(path, max_features=10001)[0].shape == (2, 10001)
+    assert read_letor(path, n_features=10002)[0].shape == (2, 10002)
+    with pytest.raises(ValueError, match="max_features=5"):
+        read_letor(path, max_features=5)

@@ -419,3 +419,23 @@ def test_memory_mapped_arrays_give_what_arrays_give(tmp_path):
         quick().fit(np.load(tmp_path / "bad.npy", mmap_mode="r"), y)
     with pytest.raises(ValueError, match="X has 3 features"):
         model.transform(np.load(tmp_path / "X.npy", mmap_mode="r")[:, :3])
+
+
+@pytest.mark.parametrize("input_shape", [(), (0,), (2, 2), (-2, -2), (4.0,), (4, 1, 1, 1)])
+def test_an_input_shape_that_is_none_is_refused_by_name(input_shape):
+    X, y = np.random.default_rng(0).standard_normal((20, 4)), np.arange(20) % 2
+    with pytest.raises(ValueError, match=r"input_shape must be \(channels, height, width\)"):
+        DeepMetricEmbedder(input_shape=input_shape).fit(X, y)
+    with pytest.raises(ValueError, match=r"input_shape must be \(channels, height, width\)"):
+        DeepMetricEmbedder(input_shape=()).fit(X[:, :1], y)
+
+
+@pytest.mark.parametrize("validation_fraction", [None, 0.2])
+def test_weights_that_are_not_finite_at_the_end_are_not_kept(validation_fraction):
+    X, y = np.random.default_rng(0).standard_normal((20, 4)), np.arange(20) % 2
+    params = {"optimizer": "sgd", "classes_per_batch": 2, "samples_per_class": 8, "random_state": 0}
+    model = DeepMetricEmbedder(
+        lr=1e38, max_epochs=1, validation_fraction=validation_fraction, **params
+    )
+    with pytest.raises(ValueError, match=r"not finite in epoch 1.*smaller lr"):
+        model.fit(X, y)

@@ -16,6 +16,7 @@ pytest.importorskip("ot")
 from torch import nn  # noqa: E402
 
 from skdml import WassersteinGenerator  # noqa: E402
+from skdml.generate import _generator, _generator_training  # noqa: E402
 from skdml.metrics import sample_quality, wasserstein_distance  # noqa: E402
 
 
@@ -227,3 +228,37 @@ def test_a_client_is_shared_by_clones_and_not_stored(iris):
     model = WassersteinGenerator(client=client)
     assert clone(model).client is client
     assert model.__getstate__()["client"] is None
+
+
+@pytest.mark.parametrize(("factor", "problem"), [(30.0, "spread too much"), (0.1, "too alike")])
+def test_samples_that_spread_unlike_the_rows_are_noticed(iris, monkeypatch, factor, problem):
+    draw = WassersteinGenerator._draw
+    monkeypatch.setattr(WassersteinGenerator, "_draw", lambda *args: factor * draw(*args))
+    with pytest.warns(ConvergenceWarning, match=rf"{problem}.*vary by .* and those of X by .*lr"):
+        WassersteinGenerator(max_iter=100, random_state=0).fit(iris - iris.mean(axis=0))
+
+
+def test_an_ordinary_fit_does_not_warn_of_its_spread(iris):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        WassersteinGenerator(max_iter=200, random_state=0).fit(iris)
+        WassersteinGenerator(max_iter=200, scaling="columns", random_state=1).fit(iris)
+
+
+def test_weights_that_are_not_finite_are_not_kept(iris):
+    with pytest.raises(ValueError, match=r"not finite.*smaller lr"):
+        quick(max_iter=1, lr=1e39).fit(iris)
+    model = quick(max_iter=5)
+    train = _generator_training.train
+
+    def poisoned(generator, crew, **params):
+        trained = train(generator, crew, **params)
+        with torch.no_grad():
+            next(generator.parameters()).fill_(np.nan)
+        return trained
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_generator, "train", poisoned)
+        with pytest.raises(ValueError, match="weights that are not finite after 5 updates"):
+            model.fit(iris)
+    assert not hasattr(model, "generator_")

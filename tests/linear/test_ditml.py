@@ -325,3 +325,13 @@ def test_rows_without_differences():
     X = np.repeat([[0.0], [1.0]], 3, axis=0)
     with pytest.raises(ValueError, match="give the same distance"):
         DITMLTransformer().fit(X, pairs=[[0, 3], [1, 4]], pair_labels=[1, -1])
+
+
+@pytest.mark.parametrize("n_features", [2, 10])
+def test_a_large_gamma_converges_on_random_labels(n_features):
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((43, n_features)), rng.integers(0, 3, 43)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)
+        model = DITMLTransformer(gamma=1e5, max_iter=100, random_state=0).fit(X, y)
+    assert model.kkt_residual_ < 1e-6

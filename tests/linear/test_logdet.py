@@ -305,6 +305,7 @@ def test_divergence_from_the_optimum(gamma):
 def without_dense_hessian(monkeypatch):
     monkeypatch.setattr(_logdet_solvers, "_ALWAYS_DENSE", 0)
     monkeypatch.setattr(_logdet_solvers, "_MOST_DENSE", 0)
+    monkeypatch.setattr(_logdet_solvers, "_MOST_PRIMAL", 0)
     monkeypatch.delattr(_logdet_solvers, "cho_factor")
 
 
@@ -339,6 +340,43 @@ def test_many_pairs_in_few_dimensions_go_without_a_dense_hessian(monkeypatch):
     monkeypatch.delattr(_logdet_solvers, "cho_factor")
     expected, result = solve_parallel(problem, tol=1e-7), solve_newton(problem, tol=1e-7)
     assert relative_error(result.point.metric, expected.point.metric) < 1e-6
+
+
+def contradicting_problem(gamma, seed=0, d=5):
+    """Bounds that contradict each other: random pairs are similar, others dissimilar."""
+    problem = random_problem(gamma, "random", n=600, d=d, seed=seed)
+    problem.bounds = np.where(problem.signs > 0, 0.1, 10.0)
+    return problem
+
+
+@pytest.mark.parametrize("gamma", [10.0, 1e3, 1e5])
+@pytest.mark.parametrize("seed", range(3))
+def test_newton_converges_with_a_large_gamma(gamma, seed):
+    result = solve_newton(contradicting_problem(gamma, seed), max_iter=100)
+    assert result.converged
+    assert result.kkt_residual < 1e-6
+    assert abs(result.point.duality_gap) < 1e-8 * abs(result.point.value)
+    # The dual value never falls, and idle pairs have a multiplier of 0.
+    assert np.all(np.diff(result.history["value"]) >= -1e-9 * abs(result.point.value))
+    assert np.sum(result.multipliers > 0) > 0
+
+
+@pytest.mark.parametrize("gamma", [0.5, 10.0])
+def test_steps_on_the_metric_reach_the_same_metric(gamma, monkeypatch):
+    problem = contradicting_problem(gamma)
+    expected = solve_parallel(problem, tol=1e-8, max_iter=20_000)
+    assert expected.converged
+    monkeypatch.setattr(_logdet_solvers, "_DUAL_STEPS", 0)
+    result = solve_newton(problem, tol=1e-8)
+    assert result.converged
+    assert result.n_iter < 40
+    assert relative_error(result.point.metric, expected.point.metric) < 1e-5
+
+
+def test_newton_ends_where_rounding_forbids_the_tolerance():
+    result = solve_newton(contradicting_problem(1e12), max_iter=100)
+    assert not result.converged
+    assert result.stop_reason
 
 
 # Solvers

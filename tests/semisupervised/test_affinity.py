@@ -6,11 +6,13 @@ import tracemalloc
 import numpy as np
 import pytest
 from scipy import sparse
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import normalize
 
 pytest.importorskip("torch")
 pytest.importorskip("skorch")
 
+from skdml.semisupervised import _affinity
 from skdml.semisupervised._affinity import (
     ClassMass,
     class_distributions,
@@ -252,3 +254,28 @@ def test_flow_is_sparse(rows):
     flow = make_graph(rows, K).flow
     assert isinstance(flow, sparse.csr_array)
     assert flow.nnz <= 2 * K * len(rows)
+
+
+@pytest.mark.parametrize("kind", ["symmetric", "directed"])
+@pytest.mark.parametrize("damping", [0.9999999, 1 - 1e-10])
+def test_propagation_near_1_ends_and_is_right(rows, kind, damping):
+    flow = make_graph(rows, 4, kind).flow
+    start = np.eye(len(rows))[:, :3]
+    values = propagate(flow, start, damping)
+    dense = (1 - damping) * np.linalg.solve(np.eye(len(rows)) - damping * flow.toarray(), start)
+    np.testing.assert_allclose(values, dense, atol=1e-4 * np.abs(dense).max())
+
+
+def test_propagation_beyond_precision_warns(rows):
+    flow = make_graph(rows, 4, "directed").flow
+    with pytest.warns(ConvergenceWarning, match=r"residual .* 1000 steps: choose a smaller propag"):
+        propagate(flow, np.eye(len(rows))[:, :3], 1 - 1e-15)
+
+
+@pytest.mark.parametrize("kind", ["symmetric", "directed"])
+def test_a_factorisation_takes_over_from_steps_that_end(rows, kind, monkeypatch):
+    flow = make_graph(rows, 4, kind).flow
+    expected = propagate(flow, np.eye(len(rows))[:, :3], 0.9)
+    for name in ("_conjugate_gradients", "_bicgstab"):
+        monkeypatch.setattr(_affinity, name, lambda flow, target, damping, tol: 0 * target)
+    np.testing.assert_allclose(propagate(flow, np.eye(len(rows))[:, :3], 0.9), expected, atol=1e-9)

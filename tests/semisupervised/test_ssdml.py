@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_digits, load_wine
-from sklearn.exceptions import ConvergenceWarning
+from sklearn.exceptions import ConvergenceWarning, DataConversionWarning
 from sklearn.metrics import make_scorer
 from sklearn.model_selection import GridSearchCV
 from sklearn.neighbors import KNeighborsClassifier
@@ -380,3 +380,33 @@ def test_convolutional_network_sees_edges(digits):
     assert not isinstance(pixels.module_.backbone[0], OrientedGradients)
     # Edges do not depend on what is added to all pixels.
     np.testing.assert_allclose(model.transform(X + 0.5), model.transform(X), atol=1e-4)
+
+
+def test_score_takes_a_column_with_a_warning_and_refuses_other_shapes(fitted, digits):
+    X, _, y = digits
+    with pytest.warns(DataConversionWarning, match="column-vector"):
+        assert fitted.score(X, y[:, None]) == fitted.score(X, y)
+    for wrong, message in (
+        (y[:-3], rf"y has {len(y) - 3} labels for {len(y)} samples"),
+        (np.append(y, 1), rf"y has {len(y) + 1} labels for {len(y)} samples"),
+        (np.column_stack([y, y]), "y should be a 1d array"),
+        (None, "the target y is None"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            fitted.score(X, wrong)
+
+
+@pytest.mark.parametrize("batch_size", [2, 3])
+def test_pretraining_has_no_batch_of_one_row(digits, batch_size):
+    X, _, y = digits
+    partly = np.where(np.arange(len(y)) < 21, y, -1)
+    params = {"max_epochs": 1, "pretrain_epochs": 1, "module__hidden": (4,), "random_state": 0}
+    SSDMLEmbedder(batch_size=batch_size, **params).fit(X[:60], partly[:60])
+
+
+def test_weights_that_are_not_finite_at_the_end_are_not_kept(digits):
+    X, _, y = digits
+    partly = np.where(np.arange(len(y)) < 40, y, -1)
+    model = SSDMLEmbedder(max_epochs=1, lr=1e38, batch_size=1000, optimizer="sgd", random_state=0)
+    with pytest.raises(ValueError, match=r"not finite in epoch 1.*smaller lr"):
+        model.fit(X, partly)

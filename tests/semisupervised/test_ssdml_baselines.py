@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 from scipy import sparse
+from sklearn.exceptions import ConvergenceWarning
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("skorch")
 
+from skdml.semisupervised import _ssdml_baselines  # noqa: E402
 from skdml.semisupervised._affinity import make_graph  # noqa: E402
 from skdml.semisupervised._ssdml_baselines import (  # noqa: E402
     clip_negative,
@@ -139,3 +141,41 @@ def test_seraph_finds_the_column_that_tells_classes_apart():
 
     start = np.eye(3) / (np.concatenate([labelled, unlabelled]) ** 2).mean() / 3
     assert value(metric) < value(start)
+
+
+def test_the_scatter_of_a_graph_does_not_mind_an_offset():
+    rng = np.random.default_rng(0)
+    X = np.round(rng.standard_normal((40, 3)), 2)
+    weights = sparse.random_array((40, 40), density=0.2, rng=rng)
+    weights = sparse.csr_array(weights + weights.T)
+    expected = laplacian_scatter(X, weights)
+    np.testing.assert_allclose(laplacian_scatter(X + 1e8, weights), expected, rtol=1e-5)
+
+
+def test_lrml_ends_where_no_weight_of_dissimilar_pairs_will_do():
+    indefinite = np.diag([1.0, -2.0])
+    with pytest.warns(ConvergenceWarning, match="after 60 halvings.*left out"):
+        metric, weight = lrml_metric(indefinite, np.zeros((2, 2)), np.eye(2), 1.0, 0.5)
+    assert weight == 0
+    assert np.linalg.eigvalsh(metric)[0] > 0
+
+
+def test_seraph_ends_where_no_step_improves():
+    zeros, signs = np.zeros((5, 2)), np.array([1.0, 1.0, -1.0, -1.0, 1.0])
+    np.testing.assert_array_equal(seraph_metric(zeros, signs, zeros, 0.1, 0.01), np.eye(2))
+    # A value that jumps: every step is refused.
+    start = seraph_metric(zeros + 1, signs, zeros, 0.1, 0.01, max_iter=0)
+    with pytest.MonkeyPatch.context() as patch:
+        values = iter(np.arange(1000.0))
+        patch.setattr(
+            _ssdml_baselines, "seraph_loss", lambda near, *rest: next(values) + 0 * near.sum()
+        )
+        found = seraph_metric(zeros + 1, signs, zeros, 0.1, 0.01)
+    np.testing.assert_array_equal(found, start)
+
+
+def test_seraph_tells_of_steps_that_were_not_enough():
+    rng = np.random.default_rng(0)
+    pairs, signs = rng.standard_normal((50, 4)), np.where(np.arange(50) % 2, 1.0, -1.0)
+    with pytest.warns(ConvergenceWarning, match=r"after 2 steps.* lowered the objective"):
+        seraph_metric(pairs, signs, rng.standard_normal((50, 4)), 0.1, 0.01, max_iter=2)

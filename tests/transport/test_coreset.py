@@ -1,9 +1,11 @@
 """Coresets: greedy against brute force and the plain greedy, the proxy against all pairs."""
 
 import itertools
+import warnings
 
 import numpy as np
 import pytest
+from sklearn.exceptions import ConvergenceWarning
 
 pytest.importorskip("ot")
 
@@ -175,3 +177,12 @@ def test_many_rows_are_chosen_as_few_are(monkeypatch):
     asked = wasserstein_coreset(X, kinds, 0.3, cloud=CLOUD, random_state=0)
     np.testing.assert_array_equal(asked[0], kept[0])
     np.testing.assert_array_equal(asked[1], kept[1])
+
+
+def test_points_that_still_move_are_told_of():
+    X = np.random.default_rng(0).standard_normal((200, 2))
+    with pytest.warns(ConvergenceWarning, match=r"after 1 rounds.* move by .*raise max_iter"):
+        measure_coreset(X, 20, max_iter=1, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        measure_coreset(X, 20, random_state=0)

@@ -90,11 +90,11 @@ def pair_divergences(
     max_iter = None
     if tol is None:
         tol, max_iter = _TOL, int(_ITERATIONS / reg) + 1
-    values = entropic_values(costs, eta, weights, weights, tol, max_iter)
+    values = entropic_values(costs, eta, weights, weights, tol, max_iter, warn=False)
     used, index = torch.cat([low, high]).unique(return_inverse=True)
     own = cost_matrices(clouds[used], clouds[used], p)
     weights = check_weights(None, own, "weights")
-    own = entropic_values(own, eta, weights, weights, tol, max_iter)[index]
+    own = entropic_values(own, eta, weights, weights, tol, max_iter, warn=False)[index]
     return (values - (own[: len(low)] + own[len(low) :]) / 2)[place]
 
 
