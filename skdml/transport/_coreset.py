@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.cluster import MiniBatchKMeans
 from sklearn.neighbors import NearestNeighbors
-from sklearn.utils import check_array, check_random_state
+from sklearn.utils import check_random_state
 
 from .._optional import optional_import
 from ..metrics._validation import check_vector
 from ..utils._sklearn import Interval, validate_params
 from ..utils._typing import MatrixLike, RandomStateLike
-from ..utils.validation import encode
+from ..utils.validation import check_named_array, encode
 from ._sinkhorn import (
     check_cloud,
     check_transport,
@@ -102,7 +102,7 @@ def wasserstein_coreset(
     >>> indices.tolist(), weights.tolist()
     ([2, 3], [3.0, 2.0])
     """
-    X = check_array(X, dtype=[np.float64, np.float32])
+    X = check_named_array(X, "X", dtype=[np.float64, np.float32])
     check_transport(p, reg, solver)
     if cloud is not None and check_cloud(cloud, X.shape[1], "X")[0] == 1:
         cloud = None  # of one point: the plain distance
@@ -165,7 +165,7 @@ def measure_coreset(
     [1.0, 11.0]
     """
     lp = optional_import("ot.lp", "measure_coreset")
-    X = check_array(X, dtype=np.float64)
+    X = check_named_array(X, "X", dtype=np.float64)
     if size > len(X):
         raise ValueError(f"size must be between 1 and the {len(X)} rows, got {size!r}.")
     start = check_random_state(random_state).choice(len(X), size, replace=False)

@@ -8,8 +8,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.metrics.pairwise import euclidean_distances
-from sklearn.utils import check_array
 
+from ..utils.validation import check_named_array
 from ._sinkhorn import check_cloud, check_transport, choose_eta, cost_matrices, transport_values
 
 # Plans exact enough for distances of three digits.
@@ -121,7 +121,7 @@ class CloudMetric:
         return distances
 
     def _check(self, rows, name):
-        rows = check_array(rows, dtype=np.float64, input_name=name)
+        rows = check_named_array(rows, name, dtype=np.float64)
         check_cloud(self.cloud, rows.shape[1], name)
         return rows
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._optional import optional_import
+from ..utils.validation import check_named_array, naming
 
 # exp(-cost / eta) of a float64 kernel is far from underflow below this quotient.
 _LARGEST_EXPONENT = 500.0
@@ -84,7 +85,7 @@ def sinkhorn_divergence(
     check_transport(p, reg, solver)
     if eta is not None and not (isinstance(eta, Real) and eta > 0):
         raise ValueError(f"eta must be a number above 0, or None, got {eta!r}.")
-    a, b = (_as_batch(weights, single) for weights in (a, b))
+    a, b = _as_batch(a, "a", single), _as_batch(b, "b", single)
     a, b = check_weights(a, A, "a"), check_weights(b, B, "b")
     cross = cost_matrices(A, B, p)
     if solver == "exact":
@@ -97,19 +98,28 @@ def sinkhorn_divergence(
     return values[0] if single else values
 
 
-def _as_batch(values, single):
+def _as_batch(values, name, single):
     if values is None:
         return None
-    values = values if hasattr(values, "detach") else np.asarray(values, dtype=np.float64)
+    if not hasattr(values, "detach"):
+        with naming(name):
+            values = np.asarray(values, dtype=np.float64)
     return values[None] if single else values
 
 
 def check_clouds(clouds: Any, name: str) -> Any:
     """Return clouds of numbers with a fraction; a single cloud becomes a batch of one."""
     if not hasattr(clouds, "detach"):
-        clouds = np.asarray(clouds)
-        if clouds.dtype not in (np.float32, np.float64):
-            clouds = clouds.astype(np.float64)
+        clouds = check_named_array(
+            clouds,
+            name,
+            dtype=[np.float64, np.float32],
+            allow_nd=True,
+            ensure_2d=False,
+            ensure_all_finite=False,
+            ensure_min_samples=0,
+            ensure_min_features=0,
+        )
     elif not clouds.is_floating_point():
         clouds = clouds.double()
     clouds = clouds[None] if clouds.ndim == 2 else clouds
@@ -164,7 +174,7 @@ def check_weights(weights: Any, clouds: Any, name: str) -> Any:
     plain = backend.to_numpy(weights)
     if (plain < 0).any():
         raise ValueError(f"{name} must have no negative weight.")
-    wrong = np.abs(plain.sum(axis=1) - 1) > 1e-4
+    wrong = ~(np.abs(plain.sum(axis=1) - 1) <= 1e-4)  # NaN too
     if wrong.any():
         raise ValueError(
             f"{name} must sum to 1 in each cloud; {wrong.sum()} of {n_clouds} do not. Divide the "

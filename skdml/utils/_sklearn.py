@@ -19,6 +19,7 @@ from sklearn.utils.validation import validate_data as _validate_data
 
 from ._bases import HAS_CALLBACKS, BaseEstimator, CallbackSupportMixin
 from ._typing import MatrixLike
+from .validation import naming
 
 if TYPE_CHECKING:
     Function = TypeVar("Function", bound=Callable[..., Any])
@@ -42,12 +43,8 @@ class EstimatorMixin(CallbackSupportMixin):
 
 def validate_data(estimator: BaseEstimator, X: MatrixLike, **options: Any) -> Any:
     """Validate X as scikit-learn does, with errors that always name it."""
-    try:
+    with naming("X"):
         return _validate_data(estimator, X, **options)
-    except ValueError as error:
-        if "X" in str(error):
-            raise
-        raise ValueError(f"X: {error}") from error
 
 
 __all__ = [

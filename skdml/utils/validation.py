@@ -3,17 +3,104 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
+from sklearn.utils import check_array, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
+
+
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Put the name of a parameter before the message of an error that does not have it.
+
+    Parameters
+    ----------
+    name : str
+        The parameter.
+
+    Examples
+    --------
+    >>> from skdml.utils.validation import naming
+    >>> with naming("margin"):
+    ...     float("wide")
+    Traceback (most recent call last):
+    ValueError: margin: could not convert string to float: 'wide'
+    """
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        if re.search(rf"\b{name}\b", str(error)):
+            raise
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{name}: {error}") from error
+
+
+def check_named_array(values: Any, name: str, **options: Any) -> Any:
+    """Check an array as scikit-learn does, with errors that always name it.
+
+    Parameters
+    ----------
+    values : object
+        Given as an array.
+    name : str
+        The parameter.
+    **options
+        Of :func:`sklearn.utils.check_array`.
+
+    Returns
+    -------
+    array : ndarray or sparse matrix
+        The array.
+
+    Examples
+    --------
+    >>> from skdml.utils.validation import check_named_array
+    >>> check_named_array([[1, 2]], "prior", dtype=float)
+    array([[1., 2.]])
+    """
+    with naming(name):
+        return check_array(values, input_name=name, **options)
+
+
+def check_class_labels(y: Any, name: str) -> NDArray:
+    """Return one class label per sample as an array; a column is flattened, with a warning.
+
+    Parameters
+    ----------
+    y : array-like of shape (n_samples,)
+        Class labels, numbers or strings.
+    name : str
+        The parameter, named in errors.
+
+    Returns
+    -------
+    y : ndarray of shape (n_samples,)
+        The labels.
+
+    Examples
+    --------
+    >>> from skdml.utils.validation import check_class_labels
+    >>> check_class_labels(["a", "b"], "y")
+    array(['a', 'b'], dtype='<U1')
+    """
+    with naming(name), np.errstate(invalid="ignore"):  # scikit-learn casts floats to integers
+        y = column_or_1d(as_array(y), warn=True)
+        encode(y, name)
+        check_classification_targets(y)
+    return y
 
 
 def as_array(values: ArrayLike) -> NDArray:
     """Return an array; a list of numbers and strings keeps both, as objects.
 
-    ``np.asarray`` would turn the numbers into strings.
+    ``np.asarray`` would turn the numbers into strings. Objects that are all numbers, as those of a
+    nullable column of pandas, become numbers.
 
     Parameters
     ----------
@@ -36,6 +123,10 @@ def as_array(values: ArrayLike) -> NDArray:
         flat = [value for value in values if not isinstance(value, (list, tuple))]
         if not all(isinstance(value, (str, bytes)) for value in flat):
             return np.asarray(values, dtype=object)
+    if array.dtype.kind == "O":
+        numbers = np.asarray(array.tolist())
+        if numbers.dtype.kind in "biuf" and numbers.shape == array.shape:
+            return numbers
     return array
 
 
@@ -63,8 +154,8 @@ def encode(values: NDArray, name: str) -> tuple[NDArray, NDArray]:
     >>> encode(np.array(["b", "a", "b"]), "y")
     (array(['a', 'b'], dtype='<U1'), array([1, 0, 1]))
     """
-    if values.dtype.kind in "fc" and np.isnan(values).any():
-        raise ValueError(f"{name} must not contain NaN.")
+    if values.dtype.kind in "fc" and not np.isfinite(values).all():
+        raise ValueError(f"{name} must not contain NaN or infinity.")
     try:
         distinct, codes = np.unique(values, return_inverse=True)
     except TypeError as error:

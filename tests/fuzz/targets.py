@@ -7,14 +7,14 @@ import io
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from tests.fuzz import inputs
 from tests.fuzz.judge import Case, Step
 
-NAMES = ("RandomState",)  # as scikit-learn calls a seed
+NAMES = ("RandomState", "Seed")  # as scikit-learn and numpy call a seed
 # Parameters of every estimator.
 COMMON = {"random_state": [0, 1, None, np.random.RandomState(0)], "verbose": [0, 1]}
 
@@ -180,9 +180,9 @@ def local_gmml(rng, folder):
         values |= {"X_val": X[::2] + 0.1, "y_val": y[::2], "qid_val": qid[::2]}
     test = {"test": X[:20] + 0.1, "y_test": rng.integers(0, 4, 20), "qid_test": qid[:20]}
     test |= {"query": X[:1], "sample_weight": rng.random(20)}
-    kinds = {name: "matrix" for name in ("X", "X_val", "test", "query")}
-    kinds |= {name: "numbers" for name in ("y", "y_val", "y_test", "sample_weight")}
-    kinds |= {name: "labels" for name in ("qid", "qid_val", "qid_test")}
+    kinds = dict.fromkeys(("X", "X_val", "test", "query"), "matrix")
+    kinds |= dict.fromkeys(("y", "y_val", "y_test", "sample_weight"), "numbers")
+    kinds |= dict.fromkeys(("qid", "qid_val", "qid_test"), "labels")
     uses = [
         ("predict", {"X": "test", "qid": "qid_test"}),
         ("predict", {"X": "test", "qid": "qid_test", "query": "query"}),
@@ -425,8 +425,7 @@ def ranking(rng, folder):
     from skdml import metrics
 
     name = rng.choice(
-        ["ndcg_by_query", "average_precision_by_query", "reciprocal_rank_by_query"]
-        + ["mean_ndcg", "mean_average_precision", "mrr"]
+        [name for name in metrics.__all__ if name.endswith("_by_query") or name.startswith("m")]
     )
     function = getattr(metrics, name)
     n_rows = int(rng.integers(1, 61))
@@ -535,7 +534,7 @@ def folds(rng, folder):
     parameters = choose(rng, choices, 1.0)
     step = Step("split", lambda folds, values: list(folds.split(**values)))
     settable = arguments_of(PartiallyLabelledKFold)
-    names = (*settable, "X", "y", "folds")  # as scikit-learn calls n_splits
+    names = (*settable, "X", "y", "folds", *NAMES)  # as scikit-learn calls n_splits
     kinds = {"X": "matrix", "y": "labels"}
     return Case(given, kinds, parameters, names, settable, [step], make=PartiallyLabelledKFold)
 
