@@ -156,10 +156,8 @@ def _look_at_error(case, step, error, verdict):
 def is_clear(message: str, names: tuple[str, ...]) -> bool:
     """Tell whether a message names an argument and is not that of another library."""
     named = [rf"(?<!\w){re.escape(name)}(?!\w)" for name in names]
-    # An article is no argument.
-    named = [
-        r"(^|\W)a(=| must| has)" if name == "a" else p for name, p in zip(names, named, strict=True)
-    ]
+    if "a" in names:  # which is an article, too
+        named[names.index("a")] = r"(^|\W)a(=|:| must| has)"
     first = message.split("\n")[0]
     if len(message.split()) < 4 or not any(re.search(pattern, message) for pattern in named):
         return False
@@ -231,7 +229,9 @@ def fingerprint(value: Any) -> Any:
     if isinstance(value, np.ma.MaskedArray):
         return [fingerprint(value.data), fingerprint(np.ma.getmaskarray(value))]
     if isinstance(value, np.ndarray):
-        data = value.tolist() if value.dtype.kind == "O" else value.tobytes()
+        # A long double has unused bytes.
+        exact = value.dtype.kind != "O" and value.dtype != np.longdouble
+        data = value.tobytes() if exact else repr(value.tolist())
         return [value.dtype.str, value.shape, data]
     if sparse.issparse(value):
         names = ("data", "indices", "indptr", "row", "col", "offsets", "rows")
@@ -239,7 +239,9 @@ def fingerprint(value: Any) -> Any:
         own = value.items() if value.format == "dok" else ()
         return [value.format, value.shape, fingerprint(arrays), repr(list(own))]
     if hasattr(value, "detach"):
-        return fingerprint(value.detach().numpy().copy())
+        return fingerprint(value.detach().numpy())
+    if hasattr(value, "dask"):
+        return fingerprint(value.compute())
     if hasattr(value, "columns"):
         own = [repr(list(value.columns)), repr(list(value.dtypes))]
         return [*own, repr(value.to_numpy().tolist()), repr(getattr(value, "index", None))]

@@ -13,7 +13,9 @@ import re
 import sys
 import tempfile
 import time
+import warnings
 from collections import defaultdict
+from collections.abc import Iterator
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import NamedTuple
@@ -30,17 +32,25 @@ VALID, SINGLE = 1 / 3, 1 / 3
 FORM = 0.25
 
 
-def pick_target(seed: int, number: int) -> tuple[Target, np.random.Generator]:
+def pick_target(
+    seed: int, number: int, targets: list[Target] = TARGETS
+) -> tuple[Target, np.random.Generator]:
     """Return the target of a case, and the random numbers from which the case is drawn."""
     rng = np.random.default_rng([seed, number])
-    shares = np.array([target.share for target in TARGETS])
-    return TARGETS[rng.choice(len(TARGETS), p=shares / shares.sum())], rng
+    shares = np.array([target.share for target in targets])
+    return targets[rng.choice(len(targets), p=shares / shares.sum())], rng
 
 
 def make_case(target: Target, rng: np.random.Generator, folder: Path) -> Case:
     """Draw a valid case, and change some of it."""
     np.random.seed(rng.integers(2**31))  # noqa: NPY002  for random_state=None
-    case = target.draw(rng, folder)
+    with warnings.catch_warnings(action="ignore"):
+        case = target.draw(rng, folder)
+        _change_some(case, rng)
+    return case
+
+
+def _change_some(case, rng):
     kind = rng.random()
     n_changes = 0 if kind < VALID else 1 if kind < VALID + SINGLE else int(rng.integers(2, 5))
     for _ in range(n_changes):
@@ -49,7 +59,6 @@ def make_case(target: Target, rng: np.random.Generator, folder: Path) -> Case:
         if rng.random() < FORM:
             form, case.arguments[name] = inputs.take_form(rng, case.kinds.get(name), value)
             case.changes += [f"{name} as {form}"] if form else []
-    return case
 
 
 def _change(case, rng):
@@ -82,12 +91,12 @@ class Outcome(NamedTuple):
     verdict: Verdict
 
 
-def work(connection, log: Path, numbers: list[int], seed: int, seconds: float) -> None:
+def work(connection, log, numbers, seed, targets, seconds) -> None:
     """Run cases in a process of their own; a case that does not end takes the process along."""
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     with tempfile.TemporaryDirectory(prefix="skdml-fuzz-") as folder, log.open("w") as trace:
         for number in numbers:
-            target, rng = pick_target(seed, number)
+            target, rng = pick_target(seed, number, targets)
             connection.send(number)
             faulthandler.dump_traceback_later(seconds, exit=True, file=trace)
             verdict = judge(make_case(target, rng, Path(folder)), seconds)
@@ -100,12 +109,13 @@ def work(connection, log: Path, numbers: list[int], seed: int, seconds: float) -
 class Worker:
     """A process, and what it has still to do."""
 
-    def __init__(self, numbers, seed, seconds, folder):
-        self.left, self.options = numbers, (seed, seconds)
+    def __init__(self, numbers, options, folder):
+        self.left, self.options = numbers, options
         self.log = folder / f"{numbers[0]}.txt"
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["tests.fuzz.run"])  # imported once
         self.connection, child = context.Pipe(duplex=False)
-        arguments = (child, self.log, numbers, seed, seconds)
+        arguments = (child, self.log, numbers, *options)
         self.process = context.Process(target=work, args=arguments, daemon=True)
         self.process.start()
         child.close()
@@ -128,24 +138,32 @@ class Worker:
             return None
         trace = self.log.read_text() if self.log.exists() else ""
         number = self.left[0] if self.current is None else self.current
-        seed, seconds = self.options
+        seed, targets, seconds = self.options
         if "Timeout" in trace:
             lines = re.findall(r'File "(.*?)", line (\d+) in (\S+)', trace)
             own = [line for line in lines if "skdml" in Path(line[0]).parts]
-            where = f"{Path(own[0][0]).name}:{own[0][2]}" if own else "?"
+            path, _, function = (own or lines)[0]
+            where = f"{Path(path).name}:{function}"
             defect = Defect("endless", where, f"more than {seconds:g} s")
         else:
             defect = Defect("died", "?", f"exit code {self.process.exitcode}")
         self.left = [left for left in self.left if left != number]
         verdict = Verdict(False, False, seconds, [defect])
-        return Outcome(number, pick_target(seed, number)[0].name, verdict)
+        return Outcome(number, pick_target(seed, number, targets)[0].name, verdict)
 
 
-def run_all(numbers: list[int], seed: int, jobs: int = 2, seconds: float = SECONDS):
+def run_all(
+    numbers: list[int],
+    seed: int,
+    jobs: int = 2,
+    seconds: float = SECONDS,
+    targets: list[Target] = TARGETS,
+) -> Iterator[Outcome]:
     """Yield the outcomes of cases, which run in several processes."""
+    options = seed, targets, seconds
     with tempfile.TemporaryDirectory(prefix="skdml-fuzz-") as folder:
         parts = [numbers[start::jobs] for start in range(jobs)]
-        workers = [Worker(part, seed, seconds, Path(folder)) for part in parts if part]
+        workers = [Worker(part, options, Path(folder)) for part in parts if part]
         while workers:
             for ready in wait([worker.connection for worker in workers]):
                 worker = next(w for w in workers if w.connection is ready)
@@ -155,7 +173,7 @@ def run_all(numbers: list[int], seed: int, jobs: int = 2, seconds: float = SECON
                     workers.remove(worker)
                     outcome = worker.cause_of_death()
                     if worker.left:
-                        workers.append(Worker(worker.left, seed, seconds, Path(folder)))
+                        workers.append(Worker(worker.left, options, Path(folder)))
                 if outcome is not None:
                     yield outcome
 
@@ -218,7 +236,7 @@ def show(number: int, seed: int) -> int:
             dtype = getattr(value, "dtype", "")
             text = re.sub(r"\s+", " ", repr(value))[:300]
             print(f"{name}: {type(value).__name__} {shape} {dtype} {text}")
-        faulthandler.dump_traceback_later(SECONDS, exit=True)
+        faulthandler.dump_traceback_later(SECONDS, exit=True, file=sys.__stderr__)
         verdict = judge(case)
         faulthandler.cancel_dump_traceback_later()
     print(*verdict.errors, sep="\n")
