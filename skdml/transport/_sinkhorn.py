@@ -74,7 +74,8 @@ def sinkhorn_divergence(
     >>> round(float(sinkhorn_divergence(A, A + [0.0, 2.0], solver="exact")), 6)
     4.0
     """
-    single = np.ndim(A) == 2
+    with naming("A"):
+        single = np.ndim(A) == 2
     A, B = check_clouds(A, "A"), check_clouds(B, "B")
     if len(A) != len(B) or A.shape[2] != B.shape[2] or type(A) is not type(B):
         raise ValueError(

@@ -99,8 +99,7 @@ def check_class_labels(y: Any, name: str) -> NDArray:
 def as_array(values: ArrayLike) -> NDArray:
     """Return an array; a list of numbers and strings keeps both, as objects.
 
-    ``np.asarray`` would turn the numbers into strings. Objects that are all numbers, as those of a
-    nullable column of pandas, become numbers.
+    ``np.asarray`` would turn the numbers into strings.
 
     Parameters
     ----------
@@ -123,10 +122,6 @@ def as_array(values: ArrayLike) -> NDArray:
         flat = [value for value in values if not isinstance(value, (list, tuple))]
         if not all(isinstance(value, (str, bytes)) for value in flat):
             return np.asarray(values, dtype=object)
-    if array.dtype.kind == "O":
-        numbers = np.asarray(array.tolist())
-        if numbers.dtype.kind in "biuf" and numbers.shape == array.shape:
-            return numbers
     return array
 
 
