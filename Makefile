@@ -15,13 +15,14 @@ export SKDML_DATA ?= $(abspath ../shared/data)
 endif
 
 .PHONY: help install demo test test-slow test-mutations test-site test-numerics test-oldest test-newest
-.PHONY: lint format doc bench clean
+.PHONY: fuzz lint format doc bench clean
 
 help:
 	@echo "make demo       fit every estimator on small data; the report is skdml-demo/index.html"
 	@echo "make test       the test suite (test-slow: the slow part too)"
 	@echo "make test-mutations  wrong changes of the code, one by one: the tests must notice each"
 	@echo "make test-numerics  the numerical tests under the BLAS kernels of several processors"
+	@echo "make fuzz       valid and wrong inputs at random: make fuzz FUZZ=\"--inputs 20000 --seed 3\""
 	@echo "make test-oldest    the core on the oldest versions (test-newest: all on the newest)"
 	@echo "make test-site  the documentation and the demo's report in a browser, where there is one"
 	@echo "make lint       ruff and mypy (make format: let ruff fix what it can)"
@@ -61,6 +62,10 @@ test-site: doc
 # The numerical tests as on other processors, with one and two threads; half an hour.
 test-numerics: install
 	$(BIN)/python tests/numerics.py
+
+# Two processes; FUZZ="--case 1234" runs one case and shows it.
+fuzz: install
+	$(BIN)/python -m tests.fuzz $(FUZZ)
 
 # The core alone, on the oldest versions that pyproject.toml admits.
 test-oldest: .venv-oldest/.installed

@@ -150,14 +150,14 @@ def check_cloud(cloud: Any, n_features: int, holder: str) -> tuple[int, int]:
 
 def check_transport(p: Any, reg: Any, solver: Any, name: str = "reg") -> None:
     """Check the parameters of a transport problem; `name` is that of the entropy's weight."""
-    if p not in (1, 2):
+    if not isinstance(p, Real) or p not in (1, 2):
         raise ValueError(f"p must be 1 (distance) or 2 (squared distance), got {p!r}.")
     if not (isinstance(reg, Real) and float(reg) > 0):
         raise ValueError(
             f"{name} must be a number above 0, got {reg!r}; for transport without entropy use "
             f"solver='exact'."
         )
-    if solver not in _SOLVERS:
+    if not isinstance(solver, str) or solver not in _SOLVERS:
         raise ValueError(f"solver must be 'sinkhorn' or 'exact', got {solver!r}.")
 
 

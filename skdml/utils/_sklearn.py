@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 from sklearn.base import _fit_context
 from sklearn.utils._param_validation import (
     Interval,
@@ -43,7 +44,7 @@ class EstimatorMixin(CallbackSupportMixin):
 
 def validate_data(estimator: BaseEstimator, X: MatrixLike, **options: Any) -> Any:
     """Validate X as scikit-learn does, with errors that always name it."""
-    with naming("X"):
+    with naming("X"), np.errstate(invalid="ignore"):  # infinities are summed up
         return _validate_data(estimator, X, **options)
 
 

@@ -1,6 +1,6 @@
 """Fuzz the package: many inputs, valid and wrong ones, and a report of what went wrong.
 
-``python -m tests.fuzz.run --inputs 20000 --seed 3`` runs cases 0 to 19999 of seed 3 in two
+``python -m tests.fuzz --inputs 20000 --seed 3`` runs cases 0 to 19999 of seed 3 in two
 processes; ``--only gmml transport`` leaves out other targets, and ``--case 1234`` runs one case and
 shows it. A case depends on its number and the seed alone. The exit code is 1 if there is a defect.
 """
@@ -270,7 +270,3 @@ def main(arguments: list[str]) -> int:
     seconds = time.perf_counter() - start
     print(f"{len(outcomes)} inputs in {seconds:.0f} s, {len(outcomes) / seconds:.1f} per second")
     return int(n_defects > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

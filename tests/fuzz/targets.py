@@ -252,7 +252,7 @@ def _embedder(rng, name, choices, quick):
     return case
 
 
-@target(1.5, "torch", "skorch")
+@target(4, "torch", "skorch")
 def deep(rng, folder):
     from skdml.deep.losses import loss_names
 
@@ -279,7 +279,7 @@ def deep(rng, folder):
     return _embedder(rng, "DeepMetricEmbedder", choices, quick)
 
 
-@target(2, "torch", "skorch")
+@target(4, "torch", "skorch")
 def ssdml(rng, folder):
     choices = {
         "method": ["ssdml", "lrml", "seraph", "isdml", "apllr", "apit"],
@@ -305,7 +305,7 @@ def ssdml(rng, folder):
     return _embedder(rng, "SSDMLEmbedder", choices, quick)
 
 
-@target(2, "torch", "ot")
+@target(4, "torch", "ot")
 def generator(rng, folder):
     X, _ = inputs.rows(rng)
     choices = {

@@ -132,6 +132,9 @@ def test_logarithms_take_over_where_the_kernel_would_underflow(monkeypatch):
     ("change", "message"),
     [
         ({"p": 3}, "p must be 1"),
+        ({"p": np.array([1, 2])}, "p must be 1"),
+        ({"solver": np.array(["exact", "exact"])}, "solver must be"),
+        ({"b": b"bytes"}, "b: could not convert string"),
         ({"reg": 0.0}, "reg must be a number above 0"),
         ({"reg": "small"}, "reg must be a number above 0"),
         ({"eta": 0}, "eta must be a number above 0"),

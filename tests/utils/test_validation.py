@@ -16,10 +16,12 @@ from skdml.utils.validation import (
 def test_the_name_is_put_before_a_message_without_it():
     with pytest.raises(TypeError, match=r"^margin: it is too wide"), naming("margin"):
         raise TypeError("it is too wide")
-    with pytest.raises(ValueError, match=r"^the margin is too wide"), naming("margin"):
-        raise ValueError("the margin is too wide")
-    with pytest.raises(ValueError, match=r"^X: a matriX of Xs"), naming("X"):
-        raise ValueError("a matriX of Xs")
+    for message in ("margin is too wide", "Input margin contains NaN", "the 'margin' parameter"):
+        with pytest.raises(ValueError, match=f"^{message}$"), naming("margin"):
+            raise ValueError(message)
+    for name, message in (("real", "must be a real number"), ("b", "cannot be b'bytes'")):
+        with pytest.raises(ValueError, match=f"^{name}: {message}$"), naming(name):
+            raise ValueError(message)
 
 
 @pytest.mark.parametrize(
@@ -54,12 +56,19 @@ def test_arrays_are_named(values, error, name):
         ([1.0, np.nan], ValueError),
         ([1.0, np.inf], ValueError),
         ([1 + 1j, 2], ValueError),
+        (np.zeros(2, dtype="V4"), TypeError),
         (np.array([[1], 2], dtype=object), (TypeError, ValueError)),
     ],
 )
 def test_class_labels_are_named(y, error):
     with warnings.catch_warnings(action="error"), pytest.raises(error, match=r"\by\b"):
         check_class_labels(y, "y")
+
+
+@pytest.mark.filterwarnings("error")
+def test_infinities_are_summed_up_without_a_warning():
+    with pytest.raises(ValueError, match="prior contains infinity"):
+        check_named_array([[np.inf, -np.inf]], "prior")
 
 
 def test_infinity_is_no_name():
