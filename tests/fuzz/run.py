@@ -22,9 +22,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tests.fuzz import inputs
+from tests.fuzz import estimators, functions, inputs  # noqa: F401  register targets
+from tests.fuzz.cases import TARGETS, Target
 from tests.fuzz.judge import SECONDS, Case, Defect, Verdict, judge
-from tests.fuzz.targets import TARGETS, Target
 
 # Shares of inputs without a wrong value, and with one; the others have up to four.
 VALID, SINGLE = 1 / 3, 1 / 3

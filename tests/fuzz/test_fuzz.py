@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tests.fuzz import inputs, toys
+from tests.fuzz.cases import TARGETS
 from tests.fuzz.judge import fingerprint, is_clear, judge
 from tests.fuzz.run import main, make_case, pick_target, report, run_all
-from tests.fuzz.targets import TARGETS
 
 SEED, N_INPUTS = 0, 300
 

@@ -6,8 +6,8 @@ import warnings
 
 import numpy as np
 
+from tests.fuzz.cases import Target
 from tests.fuzz.judge import Case, Step
-from tests.fuzz.targets import Target
 
 
 class Right:
