@@ -18,13 +18,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tests.fuzz import estimators, functions, inputs  # noqa: F401  register targets
 from tests.fuzz.cases import TARGETS, Target
-from tests.fuzz.judge import SECONDS, Case, Defect, Verdict, judge
+from tests.fuzz.judge import PACKAGE, SECONDS, Case, Defect, Verdict, judge
 
 # Shares of inputs without a wrong value, and with one; the others have up to four.
 VALID, SINGLE = 1 / 3, 1 / 3
@@ -91,65 +91,51 @@ class Outcome(NamedTuple):
     verdict: Verdict
 
 
-def work(connection, log, numbers, seed, targets, seconds) -> None:
-    """Run cases in a process of their own; a case that does not end takes the process along."""
+def work(connection, log: Path, seed: int, targets: list[Target], seconds: float) -> None:
+    """Run the cases whose numbers come; one that does not end takes the process along."""
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     with tempfile.TemporaryDirectory(prefix="skdml-fuzz-") as folder, log.open("w") as trace:
-        for number in numbers:
+        for number in iter(connection.recv, None):
             target, rng = pick_target(seed, number, targets)
-            connection.send(number)
             faulthandler.dump_traceback_later(seconds, exit=True, file=trace)
             verdict = judge(make_case(target, rng, Path(folder)), seconds)
             faulthandler.cancel_dump_traceback_later()
             verdict.errors.clear()
             connection.send(Outcome(number, target.name, verdict))
-    connection.close()
 
 
 class Worker:
-    """A process, and what it has still to do."""
+    """A process that runs cases, one at a time."""
 
-    def __init__(self, numbers, options, folder):
-        self.left, self.options = numbers, options
-        self.log = folder / f"{numbers[0]}.txt"
+    def __init__(self, log, *options):
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["tests.fuzz.run"])  # imported once
-        self.connection, child = context.Pipe(duplex=False)
-        arguments = (child, self.log, numbers, *options)
-        self.process = context.Process(target=work, args=arguments, daemon=True)
+        self.log, self.options = log, options
+        self.connection, child = context.Pipe()
+        self.process = context.Process(target=work, args=(child, log, *options), daemon=True)
         self.process.start()
         child.close()
-        self.current = None
 
-    def receive(self):
-        """Return an outcome, or None; EOFError at the end."""
-        message = self.connection.recv()
-        if not isinstance(message, Outcome):
-            self.current = message
-            return None
-        self.left = self.left[1:]
-        self.current = None
-        return message
+    def run(self, number):
+        """Begin a case; None ends the process."""
+        self.number = number
+        self.connection.send(number)
 
-    def cause_of_death(self):
-        """Return the outcome of the case that ended the process, or None at a good end."""
-        self.process.join()
-        if self.current is None and not self.left:
-            return None
-        trace = self.log.read_text() if self.log.exists() else ""
-        number = self.left[0] if self.current is None else self.current
+    def outcome(self):
+        """Return the outcome of the case, also where it ended the process."""
+        try:
+            return self.connection.recv()
+        except EOFError:
+            self.process.join()
         seed, targets, seconds = self.options
-        if "Timeout" in trace:
-            lines = re.findall(r'File "(.*?)", line (\d+) in (\S+)', trace)
-            own = [line for line in lines if "skdml" in Path(line[0]).parts]
-            path, _, function = (own or lines)[0]
-            where = f"{Path(path).name}:{function}"
-            defect = Defect("endless", where, f"more than {seconds:g} s")
+        trace = re.findall(r'File "(.*?)", line \d+ in (\S+)', self.log.read_text())
+        if trace:  # of the time limit, innermost first
+            path, function = next((f for f in trace if PACKAGE in Path(f[0]).parts), trace[0])
+            defect = Defect("endless", f"{Path(path).name}:{function}", f"more than {seconds:g} s")
         else:
             defect = Defect("died", "?", f"exit code {self.process.exitcode}")
-        self.left = [left for left in self.left if left != number]
-        verdict = Verdict(False, False, seconds, [defect])
-        return Outcome(number, pick_target(seed, number, targets)[0].name, verdict)
+        target, _ = pick_target(seed, self.number, targets)
+        return Outcome(self.number, target.name, Verdict(False, False, seconds, [defect]))
 
 
 def run_all(
@@ -160,22 +146,30 @@ def run_all(
     targets: list[Target] = TARGETS,
 ) -> Iterator[Outcome]:
     """Yield the outcomes of cases, which run in several processes."""
-    options = seed, targets, seconds
+    left = iter(numbers)
     with tempfile.TemporaryDirectory(prefix="skdml-fuzz-") as folder:
-        parts = [numbers[start::jobs] for start in range(jobs)]
-        workers = [Worker(part, options, Path(folder)) for part in parts if part]
+        workers: dict[Any, Worker] = {}
+
+        def go_on(worker=None):
+            """Give the next case to a process, a new one if there is none."""
+            number = next(left, None)
+            alive = worker is not None and worker.process.exitcode is None
+            if number is None:
+                if alive:
+                    worker.run(None)
+                return
+            if not alive:
+                worker = Worker(Path(folder, str(number)), seed, targets, seconds)
+            workers[worker.connection] = worker
+            worker.run(number)
+
+        for _ in range(jobs):
+            go_on()
         while workers:
-            for ready in wait([worker.connection for worker in workers]):
-                worker = next(w for w in workers if w.connection is ready)
-                try:
-                    outcome = worker.receive()
-                except EOFError:
-                    workers.remove(worker)
-                    outcome = worker.cause_of_death()
-                    if worker.left:
-                        workers.append(Worker(worker.left, options, Path(folder)))
-                if outcome is not None:
-                    yield outcome
+            for ready in wait(list(workers)):
+                worker = workers.pop(ready)
+                yield worker.outcome()
+                go_on(worker)
 
 
 def select(options) -> list[int]:
