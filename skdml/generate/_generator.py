@@ -333,7 +333,7 @@ class WassersteinGenerator(DensityMixin, EstimatorMixin, BaseEstimator):
         trained = train(
             self.generator_,
             crew,
-            latent_dim=self.latent_dim,
+            latent_dim=int(self.latent_dim),  # True is a number, too
             n_points=self._n_points,
             n_critic_steps=self.n_critic_steps if self._cost == "learned" else 1,
             n_potential_steps=self.n_potential_steps if self._is_shared else None,

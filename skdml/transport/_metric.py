@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from numbers import Integral
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -60,9 +61,10 @@ class CloudMetric:
 
     def __post_init__(self) -> None:
         check_transport(self.p, self.eta, self.solver, "eta")
-        if self.n_candidates is not None and self.n_candidates < 1:
+        n = self.n_candidates
+        if n is not None and not (isinstance(n, Integral) and n >= 1):
             raise ValueError(
-                f"n_candidates must be at least 1, or None for all rows, got {self.n_candidates!r}."
+                f"n_candidates must be a number of rows, at least 1, or None for all, got {n!r}."
             )
 
     def __call__(self, u: ArrayLike, v: ArrayLike) -> float:
