@@ -407,7 +407,7 @@ class WassersteinGenerator(DensityMixin, EstimatorMixin, BaseEstimator):
         blocks = []
         with torch.no_grad():
             for first in range(0, n_samples, _BLOCK):
-                shape = min(_BLOCK, n_samples - first), self.latent_dim
+                shape = min(_BLOCK, n_samples - first), int(self.latent_dim)
                 latents = random_state.standard_normal(shape).astype(np.float32)
                 blocks.append(self.generator_(torch.from_numpy(latents)).numpy())
         return np.concatenate(blocks)
