@@ -72,7 +72,7 @@ def _task(
 def _encode_both(labels: NDArray, gallery_labels: NDArray) -> tuple[NDArray, NDArray]:
     # Joined arrays of numbers and of strings become strings, where 1 and "1" are the same.
     kinds = {
-        next((kind for kind in ("biuf", "mM") if array.dtype.kind in kind), "strings")
+        next((kind for kind in ("biuf", "mM", "V") if array.dtype.kind in kind), "strings")
         for array in (labels, gallery_labels)
     }
     if len(kinds) > 1:

@@ -360,6 +360,16 @@ def test_bad_samples_and_labels_are_named(digits):
             model.fit(X, y)
 
 
+def test_augment_must_return_the_samples(digits):
+    for augment, got in ((print, "NoneType"), (torch.Tensor.numpy, "ndarray"), (_half, r"\d+")):
+        with pytest.raises(TypeError, match=rf"augment must return a tensor of .* got {got}\."):
+            quick(augment=augment).fit(*digits[:2])
+
+
+def _half(X):
+    return X[: len(X) // 2]
+
+
 def test_a_wrong_loss_name_lists_near_ones(digits):
     with pytest.raises(ValueError, match="multi-similarity"):
         quick(loss="multi-similarty").fit(*digits[:2])

@@ -225,7 +225,8 @@ def _reader_case(function, content, path, parameters):
     path.write_bytes(content)
     argument = arguments_of(function)[0]
     names = (str(path), *arguments_of(function))
-    case = call_case(function, {argument: path}, {argument: "file"}, parameters)
+    # What a file has is returned as it is.
+    case = call_case(function, {argument: path}, {argument: "file"}, parameters, may_have_nan=True)
     case.names = names
     case.errors = (ValueError, TypeError, FileNotFoundError, IsADirectoryError, NotADirectoryError)
     return case

@@ -332,6 +332,8 @@ def test_bad_gallery(data, measure):
         measure(X, y, gallery=X, gallery_labels=y.astype(str))
     with pytest.raises(TypeError, match=r"labels .* and gallery_labels"):
         measure(X, y.astype(str), gallery=X, gallery_labels=y.astype("datetime64[D]"))
+    with pytest.raises(TypeError, match=r"labels .* and gallery_labels"):
+        measure(X, y.astype(str), gallery=X, gallery_labels=np.zeros(len(y), dtype="V4"))
 
 
 @pytest.mark.parametrize("measure", AT_K)
