@@ -8,18 +8,22 @@ from tests.fuzz.cases import TARGETS
 from tests.fuzz.judge import fingerprint, is_clear, judge
 from tests.fuzz.run import main, make_case, pick_target, report, run_all
 
-SEED, N_INPUTS = 0, 300
+SEED, NUMBERS = 5, range(254, 594)
+# Of these, one in five is enough here.
+SLOW = ("asymmetric", "deep", "ssdml")
 
 
 def test_some_inputs_have_no_defect(tmp_path):
     accepted = []
-    for number in range(N_INPUTS):
+    for number in NUMBERS:
         target, rng = pick_target(SEED, number)
-        if not all(inputs.INSTALLED[name] for name in target.needs):
+        missing = not all(inputs.INSTALLED[name] for name in target.needs)
+        if missing or (target.name in SLOW and number % 5):
             continue
         verdict = judge(make_case(target, rng, tmp_path))
-        assert not verdict.defects, f"{target.name}, --seed {SEED} --case {number}"
+        assert not verdict.defects, f"{target.name}: make fuzz FUZZ='--seed {SEED} --case {number}'"
         accepted.append(verdict.accepted)
+    assert len(accepted) > 150
     assert 0.25 < np.mean(accepted) < 0.75
 
 
