@@ -94,11 +94,13 @@ class Outcome(NamedTuple):
 def work(connection, log: Path, seed: int, targets: list[Target], seconds: float) -> None:
     """Run the cases whose numbers come; one that does not end takes the process along."""
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
-    with tempfile.TemporaryDirectory(prefix="skdml-fuzz-") as folder, log.open("w") as trace:
+    folder = log.with_suffix(".files")  # removed by the parent, also if this process dies
+    folder.mkdir()
+    with log.open("w") as trace:
         for number in iter(connection.recv, None):
             target, rng = pick_target(seed, number, targets)
             faulthandler.dump_traceback_later(seconds, exit=True, file=trace)
-            verdict = judge(make_case(target, rng, Path(folder)), seconds)
+            verdict = judge(make_case(target, rng, folder), seconds)
             faulthandler.cancel_dump_traceback_later()
             verdict.errors.clear()
             connection.send(Outcome(number, target.name, verdict))
