@@ -14,8 +14,8 @@ ifneq ($(wildcard ../shared/data),)
 export SKDML_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: help install demo test test-slow test-mutations test-site test-numerics test-oldest test-newest kill-matrix
-.PHONY: lint format doc bench clean
+.PHONY: help install demo test test-slow test-mutations test-site test-numerics test-oldest test-newest
+.PHONY: fuzz kill-matrix lint format doc bench clean
 
 help:
 	@echo "make demo       fit every estimator on small data; the report is skdml-demo/index.html"
@@ -23,6 +23,7 @@ help:
 	@echo "make test-mutations  wrong changes of the code, one by one: the tests must notice each"
 	@echo "make test-numerics  the numerical tests under the BLAS kernels of several processors"
 	@echo "make kill-matrix  processes of fits killed and interrupted at random moments"
+	@echo "make fuzz       valid and wrong inputs at random: make fuzz FUZZ=\"--inputs 20000 --seed 3\""
 	@echo "make test-oldest    the core on the oldest versions (test-newest: all on the newest)"
 	@echo "make test-site  the documentation and the demo's report in a browser, where there is one"
 	@echo "make lint       ruff and mypy (make format: let ruff fix what it can)"
@@ -66,6 +67,10 @@ test-numerics: install
 # 100 kills and 50 interrupts of fits; an hour. KILLS="--kills 10 --modes dask" for fewer.
 kill-matrix: install
 	$(BIN)/python -m tests.kills.run $(KILLS)
+
+# Two processes; FUZZ="--case 1234" runs one case and shows it.
+fuzz: install
+	$(BIN)/python -m tests.fuzz $(FUZZ)
 
 # The core alone, on the oldest versions that pyproject.toml admits.
 test-oldest: .venv-oldest/.installed

@@ -13,11 +13,10 @@ import warnings
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.metrics.pairwise import euclidean_distances
-from sklearn.utils import check_array, check_random_state, column_or_1d
-from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils import check_random_state
 
 from .utils._typing import MatrixLike, RandomStateLike
-from .utils.validation import as_array, encode
+from .utils.validation import check_class_labels, check_named_array, encode, naming
 
 __all__ = ["check_pairs", "make_local_pairs", "make_pairs", "make_triplets"]
 
@@ -121,7 +120,7 @@ def make_local_pairs(
     >>> pair_labels
     array([ 1, -1])
     """
-    X = check_array(X, accept_sparse="csr", input_name="X")
+    X = check_named_array(X, "X", accept_sparse="csr")
     codes = _class_codes(y)
     n_samples = X.shape[0]
     if len(codes) != n_samples:
@@ -260,7 +259,9 @@ def check_pairs(
     """
     if pair_labels is None:
         raise ValueError("pair_labels is missing: pass +1 (similar) or -1 (dissimilar) per pair.")
-    pairs = _as_array("pairs", pairs)
+    _check_count("n_samples", n_samples, minimum=1)
+    with naming("pairs"):
+        pairs = np.asarray(pairs)
     if pairs.ndim != 2 or pairs.shape[1] != 2:
         raise ValueError(
             f"pairs must be row indices of shape (n_pairs, 2), got an array of shape {pairs.shape}."
@@ -272,7 +273,15 @@ def check_pairs(
             f"pairs must hold integer row indices into X, got dtype {pairs.dtype}. Pairs of "
             "feature vectors are for pair_distance; fit takes X and index pairs."
         )
-    labels = _as_array("pair_labels", pair_labels)
+    with naming("pair_labels"):
+        labels = np.asarray(pair_labels)
+        if labels.dtype.kind == "O":
+            labels = labels.astype(np.float64)
+    if labels.dtype.kind not in "biuf":
+        raise TypeError(
+            f"pair_labels must be numbers, +1 (similar) or -1 (dissimilar), got dtype "
+            f"{labels.dtype}."
+        )
     if labels.ndim != 1:
         raise ValueError(f"pair_labels must have one dimension, got shape {labels.shape}.")
     if len(labels) != len(pairs):
@@ -316,13 +325,6 @@ def check_pairs(
     return pairs, labels
 
 
-def _as_array(name, values):
-    try:
-        return np.asarray(values)
-    except ValueError as error:  # rows of different lengths
-        raise ValueError(f"{name} is not a rectangular array: {error}") from error
-
-
 def _warn_dropped(dropped, reason):
     if dropped.any():
         warnings.warn(f"{dropped.sum()} of {len(dropped)} pairs {reason} and were dropped.")
@@ -347,14 +349,9 @@ def _check_classes(counts):
 
 
 def _class_codes(y):
-    y = column_or_1d(as_array(y), warn=True)
-    encode(y, "y")
+    y = check_class_labels(y, "y")
     if len(y) < 2:
         raise ValueError(f"y has {len(y)} sample(s): at least two are needed to form a pair.")
-    try:
-        check_classification_targets(y)
-    except ValueError as error:
-        raise ValueError(f"y must hold class labels: {error}") from error
     return encode(y, "y")[1]
 
 

@@ -93,6 +93,8 @@ def test_local_pairs_bad_input():
         make_local_pairs(X, [0, 0, 0, 0])
     with pytest.raises(ValueError, match="X contains NaN"):
         make_local_pairs(X * np.nan, [0, 0, 1, 1])
+    with pytest.raises(ValueError, match="X: Expected 2D array"):
+        make_local_pairs(X[0], [0, 0, 1, 1])
 
 
 def test_same_seed_same_draw():
@@ -126,7 +128,8 @@ def test_default_number_is_20_per_row():
         ([0, 1, 2], "no class with two rows"),
         ([0], "1 sample"),
         ([], "0 sample"),
-        ([0.5, 0.2, 0.1], "label type"),
+        ([0.5, 0.2, 0.1], "y: Unknown label type"),
+        (np.zeros((3, 2)), "y should be a 1d array"),
     ],
 )
 def test_labels_without_pairs(y, message):
@@ -170,8 +173,19 @@ def test_check_pairs_drops_and_counts_what_says_nothing():
         ([[-1, 0]], [1], ValueError, "rows -1 to 0"),
         ([[0, 1], [1, 2]], [1, 1], ValueError, "no dissimilar"),
         ([[0, 1], [1, 2]], [-1, -1], ValueError, "no similar"),
+        ([[0, 1], [1]], [1, -1], ValueError, "pairs: setting an array element"),
+        ([[0, 1]], ["far"], TypeError, "pair_labels must be numbers"),
+        ([[0, 1]], np.array(["far"], dtype=object), ValueError, "pair_labels: could not convert"),
+        ([[0, 1]], np.zeros(1, dtype="V4"), TypeError, "pair_labels must be numbers"),
+        ([[0, 1]], [1j], TypeError, "pair_labels must be numbers"),
     ],
 )
 def test_check_pairs_names_what_is_wrong(pairs, labels, error, message):
     with pytest.raises(error, match=message):
         check_pairs(pairs, labels, n_samples=4)
+
+
+@pytest.mark.parametrize("n_samples", ["many", 2.5, np.array([3, 4]), 0])
+def test_check_pairs_names_a_wrong_number_of_samples(n_samples):
+    with pytest.raises(ValueError, match="n_samples must be an integer"):
+        check_pairs([[0, 1], [1, 2]], [1, -1], n_samples)

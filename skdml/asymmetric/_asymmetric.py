@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.metrics import accuracy_score
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
@@ -29,6 +30,7 @@ from ._input import (
     check_costs,
     check_modules,
     check_neighbors,
+    check_same_kind,
     encode_labels,
     encode_query_labels,
 )
@@ -573,3 +575,24 @@ class AsymmetricMetricClassifier(
         """
         check_is_fitted(self)
         return self._neighbors.predict_proba(self._embed_queries(self._check_rows(X)))
+
+    def score(self, X: MatrixLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Return the share of queries whose class is predicted.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_queries, n_features)
+            The queries.
+        y : array-like of shape (n_queries,)
+            Their classes.
+        sample_weight : array-like of shape (n_queries,), default=None
+            Weights of queries.
+
+        Returns
+        -------
+        accuracy : float
+            Between 0 and 1.
+        """
+        predicted = self.predict(X)
+        y = check_same_kind(y, predicted, type(self).__name__)
+        return float(accuracy_score(y, predicted, sample_weight=sample_weight))

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.covariance import ledoit_wolf
 from sklearn.neighbors import NearestNeighbors
-from sklearn.utils import check_array
+
+from ..utils.validation import check_named_array
 
 # The mean squared distance of two rows at the start: the nearest are nearer than the costs, which
 # are 1 by default, the others are not.
@@ -100,7 +101,7 @@ def given_maps(
     init: Any, n_components: int | None, n_features: int, symmetric: bool
 ) -> tuple[NDArray, NDArray]:
     """Return U and V from an array that a user gave as `init`."""
-    init = check_array(init, allow_nd=True, dtype=np.float64, input_name="init")
+    init = check_named_array(init, "init", allow_nd=True, dtype=np.float64)
     rows = "n_components" if n_components is None else n_components
     wanted = f"({rows}, {n_features})" + ("" if symmetric else f" or (2, {rows}, {n_features})")
     both = np.stack([init, init]) if init.ndim == 2 else init

@@ -6,11 +6,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils import check_array, column_or_1d
-from sklearn.utils.multiclass import check_classification_targets
 
 from .._optional import optional_import
-from ..utils.validation import as_array, encode
+from ..utils.validation import check_class_labels, check_named_array, encode
 
 
 def encode_labels(y: Any, n_samples: int, estimator: str) -> tuple[NDArray, NDArray]:
@@ -44,15 +42,23 @@ def check_labels(y: Any, n_samples: int, name: str, rows: str, estimator: str) -
             f"{estimator} requires {name} to be passed, but the target {name} is None. Pass the "
             f"class of each row of {rows}."
         )
-    y = check_array(as_array(y), ensure_2d=False, dtype=None, input_name=name)
-    y = column_or_1d(y, warn=True)
-    encode(y, name)
+    y = check_class_labels(y, name)
     if len(y) != n_samples:
         raise ValueError(
             f"{name} has {len(y)} labels for {n_samples} rows of {rows}: one label per row is "
             "needed."
         )
-    check_classification_targets(y)
+    return y
+
+
+def check_same_kind(y: Any, predicted: NDArray, estimator: str) -> NDArray:
+    """Return labels that can be compared with predicted ones."""
+    y = check_labels(y, len(predicted), "y", "X", estimator)
+    if (y.dtype.kind in "biuf") != (predicted.dtype.kind in "biuf"):
+        raise TypeError(
+            f"y (dtype {y.dtype}) and the classes of fit (dtype {predicted.dtype}) must be of the "
+            "same kind, numbers or strings."
+        )
     return y
 
 
@@ -60,7 +66,7 @@ def check_costs(cost_matrix: Any, n_classes: int) -> NDArray:
     """Return the costs of wrong answers, 1 each if none are given."""
     if cost_matrix is None:
         return 1.0 - np.eye(n_classes)
-    costs = check_array(cost_matrix, dtype=np.float64, input_name="cost_matrix")
+    costs = check_named_array(cost_matrix, "cost_matrix", dtype=np.float64)
     if costs.shape != (n_classes, n_classes):
         raise ValueError(
             f"cost_matrix must have one row and one column for each of the {n_classes} classes, "

@@ -44,12 +44,16 @@ def _check_sizes(n_samples: int, n_centers: int, n_informative: int, n_features:
         )
 
 
+def _draw_normal(rng: np.random.RandomState, *shape: int) -> NDArray:
+    return rng.standard_normal([int(n) for n in shape])  # True is a number, too
+
+
 def _draw_centers(
     n_centers: int, n_features: int, n_informative: int, scale: float, rng: np.random.RandomState
 ) -> tuple[NDArray, NDArray]:
     """Return the centres and an orthonormal (n_features, n_informative) basis for each."""
-    centers = scale * rng.standard_normal((n_centers, n_features))
-    bases, _ = np.linalg.qr(rng.standard_normal((n_centers, n_features, n_informative)))
+    centers = scale * _draw_normal(rng, n_centers, n_features)
+    bases, _ = np.linalg.qr(_draw_normal(rng, n_centers, n_features, n_informative))
     return centers, bases
 
 
@@ -57,7 +61,7 @@ def _draw_deviations(
     n_samples: int, n_features: int, confidence: float, rng: np.random.RandomState
 ) -> NDArray:
     """Return standard normal samples, restricted to the ball of the given probability."""
-    deviations = rng.standard_normal((n_samples, n_features))
+    deviations = _draw_normal(rng, n_samples, n_features)
     if confidence < 1:
         # The squared length is chi-square distributed: draw it below its quantile `confidence`.
         squared = chi2.ppf(confidence * rng.uniform(size=n_samples), n_features)

@@ -27,6 +27,7 @@ from ._batches import (
     ClassBatches,
     CoresetBatches,
     augment_affine,
+    augmented,
     classes_of_rank,
     count_batches,
     rotate_classes,
@@ -73,7 +74,7 @@ class AssemblyMixin(TransportMixin):
             change = augment_affine
             if self.augment != "affine":
                 change = copy_part("augment", self.augment)
-            transforms.append(lambda X, y: (change(X), y))
+            transforms.append(lambda X, y: (augmented(change, X), y))
         if self.class_rotations:
             transforms.append(rotate_classes)
 

@@ -198,6 +198,28 @@ class _Shuffled:
         return taken
 
 
+def augmented(augment: Callable[..., Any], X: torch.Tensor) -> torch.Tensor:
+    """Return changed samples, or say that a user's function did not return them.
+
+    Parameters
+    ----------
+    augment : callable
+        Takes and returns a tensor.
+    X : tensor of shape (n_samples, ...)
+        The samples.
+
+    Returns
+    -------
+    X : tensor of shape (n_samples, ...)
+        What `augment` returned.
+    """
+    changed = augment(X)
+    if not isinstance(changed, torch.Tensor) or len(changed) != len(X):
+        got = f"{len(changed)}" if isinstance(changed, torch.Tensor) else type(changed).__name__
+        raise TypeError(f"augment must return a tensor of the {len(X)} samples it gets, got {got}.")
+    return changed
+
+
 def augment_affine(X: torch.Tensor) -> torch.Tensor:
     """Turn, scale, shear and shift images at random.
 

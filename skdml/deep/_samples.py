@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from ..utils._bases import BaseEstimator
 from ..utils._pairs import check_index_pairs
 from ..utils._sklearn import validate_data
-from ..utils.validation import check_scale, check_varies, varying_columns
+from ..utils.validation import check_scale, check_varies, naming, varying_columns
 from ._input import flat_shape
 
 # Rows of a file are checked so many bytes, and drawn so many, at a time: with each comes what is
@@ -99,7 +99,8 @@ class SamplesMixin(BaseEstimator):
         if isinstance(X, torch.Tensor):
             X = X.numpy(force=True)
         elif not (hasattr(X, "columns") or sparse.issparse(X)):  # a dataframe has names
-            X = np.asanyarray(X)
+            with naming("X"):
+                X = np.asanyarray(X)
         sample_shape = None
         if getattr(X, "ndim", 2) == 4:
             sample_shape = tuple(X.shape[1:])
@@ -146,7 +147,8 @@ class SamplesMixin(BaseEstimator):
         They come as samples, of shape (n_pairs, 2, ...), or as row indices into X.
         """
         check_is_fitted(self)
-        pairs = np.asarray(pairs)
+        with naming("pairs"):
+            pairs = np.asarray(pairs)
         if X is None:
             if pairs.ndim < 3 or pairs.shape[1] != 2:
                 raise ValueError(

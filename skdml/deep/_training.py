@@ -54,7 +54,8 @@ class TrainingMixin(AssemblyMixin):
             if not self.early_stopping:
                 return np.arange(len(codes)), None
             fraction = 0.1
-        n_held_out = max(int(fraction * len(codes)), len(self.classes_))
+        # Two of some class at least, or there is no recall.
+        n_held_out = max(int(fraction * len(codes)), len(self.classes_) + 1)
         splitter = StratifiedShuffleSplit(1, test_size=n_held_out, random_state=seed)
         try:
             return next(splitter.split(codes, codes))

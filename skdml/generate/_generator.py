@@ -337,7 +337,7 @@ class WassersteinGenerator(DensityMixin, EstimatorMixin, BaseEstimator):
         trained = train(
             self.generator_,
             crew,
-            latent_dim=self.latent_dim,
+            latent_dim=int(self.latent_dim),  # True is a number, too
             n_points=self._n_points,
             n_critic_steps=self.n_critic_steps if self._cost == "learned" else 1,
             n_potential_steps=self.n_potential_steps if self._is_shared else None,
@@ -421,7 +421,7 @@ class WassersteinGenerator(DensityMixin, EstimatorMixin, BaseEstimator):
         blocks = []
         with torch.no_grad():
             for first in range(0, n_samples, _BLOCK):
-                shape = min(_BLOCK, n_samples - first), self.latent_dim
+                shape = min(_BLOCK, n_samples - first), int(self.latent_dim)
                 latents = random_state.standard_normal(shape).astype(np.float32)
                 blocks.append(self.generator_(torch.from_numpy(latents)).numpy())
         return np.concatenate(blocks)

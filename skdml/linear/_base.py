@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
-from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted
 
 from .._parallel import computed, is_dask_array
@@ -17,7 +16,7 @@ from ..utils._bases import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Trans
 from ..utils._pairs import check_index_pairs
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions, validate_data
 from ..utils._typing import MatrixLike, RandomStateLike, Request
-from ..utils.validation import as_array, check_scale, check_varies
+from ..utils.validation import as_array, check_named_array, check_scale, check_varies, naming
 from ._metric import MahalanobisMetric
 from ._span import find_span
 
@@ -86,13 +85,13 @@ class LinearMetricLearner(
             )
         if pairs is not None:
             return X, *check_pairs(pairs, pair_labels, n_samples)
-        y = as_array(y)  # a dask array of labels is small
+        with naming("y"):
+            y = as_array(y)  # a dask array of labels is small
         if y.shape[:1] != (n_samples,):
             raise ValueError(
                 f"y has {y.shape[0] if y.ndim else 'no'} entries for {n_samples} samples of X: "
                 "one class label per row is needed."
             )
-        y = check_array(y, ensure_2d=False, dtype=None, input_name="y")
         n_constraints = self.n_constraints or self._default_constraints(n_samples)
         return X, *make_pairs(y, n_constraints, random_state=self.random_state)
 
@@ -185,12 +184,8 @@ class LinearMetricLearner(
             return self.metric_.pair_distance(X[pairs[:, 0]], X[pairs[:, 1]])
         if sparse.issparse(pairs):
             raise TypeError("sparse pairs are given as index pairs: pair_distance(pairs, X=rows).")
-        pairs = check_array(
-            pairs,
-            allow_nd=True,
-            ensure_2d=False,
-            dtype=[np.float64, np.float32],
-            input_name="pairs",
+        pairs = check_named_array(
+            pairs, "pairs", allow_nd=True, ensure_2d=False, dtype=[np.float64, np.float32]
         )
         if pairs.ndim != 3 or pairs.shape[1:] != (2, self.n_features_in_):
             raise ValueError(

@@ -16,6 +16,7 @@ from .._parallel import find_client, limit_threads
 from ..utils._fit import FitProgress, fit_method
 from ..utils._sklearn import Interval, StrOptions
 from ..utils._typing import MatrixLike, RandomStateLike, Request
+from ..utils.validation import naming
 from ._base import LinearMetricLearner
 from ._logdet import LogDetProblem
 from ._logdet_solvers import solve_newton, solve_parallel, solve_sequential
@@ -357,7 +358,8 @@ def _check_percentiles(percentiles):
 
 
 def _check_bounds(bounds):
-    values = np.asarray(bounds, dtype=float)
+    with naming("bounds"):
+        values = np.asarray(bounds, dtype=float)
     if values.shape != (2,) or not np.isfinite(values).all() or not 0 < values[0] < values[1]:
         raise ValueError(
             "bounds must be (u, l) with 0 < u < l: similar pairs have a squared distance of at "

@@ -8,10 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 from sklearn.metrics.pairwise import euclidean_distances
-from sklearn.utils import check_array
 
 from ..utils._typing import MatrixLike
-from ..utils.validation import refuse_if_too_large
+from ..utils.validation import check_named_array, refuse_if_too_large
 
 
 class SparseRows:
@@ -118,7 +117,7 @@ class MahalanobisMetric:
         metric : MahalanobisMetric
             With the eigenvectors of `matrix` as directions.
         """
-        matrix = check_array(matrix, input_name="matrix")
+        matrix = check_named_array(matrix, "matrix")
         if matrix.shape[0] != matrix.shape[1] or not np.allclose(matrix, matrix.T):
             raise ValueError(f"matrix must be square and symmetric, got shape {matrix.shape}.")
         eigenvalues, vectors = np.linalg.eigh(matrix)

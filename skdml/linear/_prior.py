@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils import check_array
 
 from .._parallel import computed
+from ..utils.validation import check_named_array
 from ._span import Span
 
 
@@ -29,7 +29,7 @@ def check_prior(prior: Any, n_features: int) -> str | NDArray[np.float64]:
     """
     if isinstance(prior, str):
         return prior
-    prior = check_array(prior, dtype=np.float64, input_name="prior")
+    prior = check_named_array(prior, "prior", dtype=np.float64)
     if prior.shape != (n_features, n_features):
         raise ValueError(
             f"prior has shape {prior.shape}, expected ({n_features}, {n_features}) for X with "

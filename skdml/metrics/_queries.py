@@ -75,7 +75,7 @@ def relevant(ranking: Ranking, threshold: float) -> NDArray:
 
 def mean_over_queries(values: NDArray, no_relevant: NoRelevant) -> float:
     """Return the mean; NaN stands for a query without relevant document."""
-    if no_relevant not in ("skip", "zero", "one"):
+    if not isinstance(no_relevant, str) or no_relevant not in ("skip", "zero", "one"):
         raise ValueError(f"no_relevant must be 'skip', 'zero' or 'one', got {no_relevant!r}.")
     missing = np.isnan(values)
     if no_relevant != "skip":

@@ -71,7 +71,11 @@ def _task(
 
 def _encode_both(labels: NDArray, gallery_labels: NDArray) -> tuple[NDArray, NDArray]:
     # Joined arrays of numbers and of strings become strings, where 1 and "1" are the same.
-    if (labels.dtype.kind in "biuf") != (gallery_labels.dtype.kind in "biuf"):
+    kinds = {
+        next((kind for kind in ("biuf", "mM", "V") if array.dtype.kind in kind), "strings")
+        for array in (labels, gallery_labels)
+    }
+    if len(kinds) > 1:
         raise TypeError(
             f"labels (dtype {labels.dtype}) and gallery_labels (dtype {gallery_labels.dtype}) "
             "must be of the same kind."

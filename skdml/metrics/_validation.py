@@ -7,23 +7,22 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils import check_array
 
 from ..utils._typing import MatrixLike
-from ..utils.validation import as_array
+from ..utils.validation import as_array, check_named_array, naming
 
 
 def check_embeddings(values: MatrixLike, name: str, min_samples: int = 1) -> NDArray:
     """Return a finite 2-d float32 or float64 array, or say what is wrong with `name`."""
-    X = check_array(
+    X = check_named_array(
         values,
+        name,
         dtype=[np.float64, np.float32],
         order="C",
         ensure_2d=False,
         allow_nd=True,
         ensure_min_samples=0,
         ensure_min_features=0,
-        input_name=name,
     )
     if X.ndim != 2:
         raise ValueError(
@@ -39,7 +38,8 @@ def check_embeddings(values: MatrixLike, name: str, min_samples: int = 1) -> NDA
 
 def check_vector(values: ArrayLike, name: str, length: int | None = None) -> NDArray:
     """Return a non-empty one-dimensional array of the given length."""
-    vector = as_array(values)
+    with naming(name):
+        vector = as_array(values)
     if vector.ndim != 1:
         raise ValueError(f"{name} must be one-dimensional, got shape {vector.shape}.")
     if length is not None and len(vector) != length:
@@ -55,6 +55,8 @@ def check_numbers(values: ArrayLike, name: str, length: int | None = None) -> ND
     """Return a non-empty one-dimensional float64 array without NaN or infinity."""
     vector = check_vector(values, name, length)
     try:
+        if vector.dtype.kind == "c":
+            raise TypeError("complex numbers have no order")
         vector = vector.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise TypeError(f"{name} must hold numbers, got dtype {vector.dtype}.") from error

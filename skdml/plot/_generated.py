@@ -8,10 +8,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.decomposition import PCA
-from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted
 
 from ..utils._typing import MatrixLike, RandomStateLike
+from ..utils.validation import check_named_array
 from ._style import COLORS, check_axes, check_vector
 
 
@@ -85,7 +85,7 @@ class GeneratedSamplesDisplay:
             The drawn display.
         """
         check_is_fitted(estimator)
-        X = check_array(X, input_name="X")
+        X = check_named_array(X, "X")
         samples = estimator.sample(len(X), random_state=random_state)
         return cls.from_predictions(X, samples, image_shape=image_shape, ax=ax)
 
@@ -116,8 +116,8 @@ class GeneratedSamplesDisplay:
         display : GeneratedSamplesDisplay
             The drawn display.
         """
-        real = check_array(real, input_name="real")
-        generated = check_array(generated, input_name="generated")
+        real = check_named_array(real, "real")
+        generated = check_named_array(generated, "generated")
         if real.shape[1] != generated.shape[1]:
             raise ValueError(
                 f"generated must have the {real.shape[1]} features of real, got "

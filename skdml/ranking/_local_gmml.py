@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import LinAlgError
-from sklearn.utils import check_array, check_random_state
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from .._parallel import computed, find_client, limit_threads, make_shards
@@ -21,7 +21,7 @@ from ..utils._bases import BaseEstimator
 from ..utils._fit import FitProgress, fit_method
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions, validate_data
 from ..utils._typing import MatrixLike, RandomStateLike, Request
-from ..utils.validation import as_dense
+from ..utils.validation import as_dense, check_named_array, naming
 from ._local_gmml_solver import AnchorModel, build_model, fit_query_weights, train
 from ._local_metrics import choose_rank, draw_groups, learn_local_metric
 from ._queries import Candidates, column_scale, group_rows, make_features
@@ -330,14 +330,7 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
                 raise
             raise ValueError(re.sub(r"\bX\b", f"X{suffix}", str(error))) from error
         X = as_dense(X, f"X{suffix}")
-        y = np.asarray(y)
-        if y.ndim == 2 and y.shape[1] == 1:
-            y = y[:, 0]
-        y = check_numbers(y, f"y{suffix}", len(X))
-        if (y < 0).any():
-            raise ValueError(
-                f"y{suffix} must not be negative: 0 is the grade of an irrelevant document."
-            )
+        y = _check_grades(y, len(X), f"y{suffix}")
         return X, y, group_rows(qid, len(X), f"qid{suffix}")
 
     def _features(self, X, queries):
@@ -475,8 +468,8 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
     def _check_examples(self, query, n_rows):
         if query is None:
             return None
-        query = check_array(
-            query, accept_sparse="csr", dtype=np.float64, input_name="query", ensure_2d=False
+        query = check_named_array(
+            query, "query", accept_sparse="csr", dtype=np.float64, ensure_2d=False
         )
         query = as_dense(query, "query")
         if (
@@ -550,6 +543,7 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
             Between 0 and 1.
         """
         scores = self.predict(X, qid=qid)
+        y = _check_grades(y, len(scores), "y")
         if sample_weight is None:
             return mean_ndcg(y, scores, qid)
         weight = check_numbers(sample_weight, "sample_weight", len(scores))
@@ -565,6 +559,18 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
                 "nothing to average."
             )
         return float(np.average(ndcg[counted], weights=weight[counted]))
+
+
+def _check_grades(y, n_rows, name):
+    """Return the relevance of each document."""
+    with naming(name):
+        y = np.asarray(y)
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    y = check_numbers(y, name, n_rows)
+    if (y < 0).any():
+        raise ValueError(f"{name} must not be negative: 0 is the grade of an irrelevant document.")
+    return y
 
 
 def _learn_local_metric(group, own, reg, rank):

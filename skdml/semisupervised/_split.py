@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.model_selection import StratifiedKFold
+from sklearn.utils import check_consistent_length, column_or_1d
 
+from ..utils.validation import as_array, encode, naming
 from ._input import labelled_rows
 
 
@@ -57,11 +59,14 @@ class PartiallyLabelledKFold(StratifiedKFold):
         test : ndarray
             Row numbers, labelled rows of a fold.
         """
+        with naming("y"):
+            y = column_or_1d(as_array(y))
+            check_consistent_length(X, y)
         labelled = labelled_rows(y)
         rows = np.flatnonzero(labelled)
         if len(rows) == 0:
             raise ValueError("y is -1 everywhere: there are no labelled rows to deal out.")
         unlabelled = np.flatnonzero(~labelled)
-        known = np.asarray(np.asarray(y)[rows].tolist())
-        for train, test in super().split(rows, known):
+        _, codes = encode(y[rows], "y")
+        for train, test in super().split(rows, codes):
             yield np.sort(np.concatenate([rows[train], unlabelled])), rows[test]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations
 
-from ..deep._batches import _Shuffled
+from ..deep._batches import _Shuffled, augmented
 from ..deep._gradients import oriented_gradients
 from ..deep._modules import check_embeddings
 from ..deep._net import NotFinite, embed
@@ -56,7 +56,7 @@ class MetricModel(nn.Module):
     def __init__(self, backbone: Any, width: int, n_components: int, orthogonal: bool) -> None:
         super().__init__()
         self.backbone = backbone
-        self.projection = nn.Linear(width, n_components, bias=False)
+        self.projection = nn.Linear(width, int(n_components), bias=False)  # True is a number, too
         nn.init.orthogonal_(self.projection.weight)
         if orthogonal:
             parametrizations.orthogonal(self.projection, orthogonal_map="cayley")
@@ -402,7 +402,7 @@ def draw_batches(
 
 def change(X: Tensor, plan: Plan) -> Tensor:
     """Augment samples, and bring them to where the model is."""
-    X = X if plan.augment is None else plan.augment(X)
+    X = X if plan.augment is None else augmented(plan.augment, X)
     return X.to(plan.device)
 
 

@@ -12,13 +12,13 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.cluster import MiniBatchKMeans
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neighbors import NearestNeighbors
-from sklearn.utils import check_array, check_random_state
+from sklearn.utils import check_random_state
 
 from .._optional import optional_import
 from ..metrics._validation import check_vector
 from ..utils._sklearn import Interval, validate_params
 from ..utils._typing import MatrixLike, RandomStateLike
-from ..utils.validation import check_scale, encode
+from ..utils.validation import check_named_array, check_scale, encode
 from ._sinkhorn import (
     check_cloud,
     check_transport,
@@ -104,7 +104,7 @@ def wasserstein_coreset(
     >>> indices.tolist(), weights.tolist()
     ([2, 3], [3.0, 2.0])
     """
-    X = check_array(X, dtype=[np.float64, np.float32])
+    X = check_named_array(X, "X", dtype=[np.float64, np.float32])
     check_scale(X)
     check_transport(p, reg, solver)
     if cloud is not None and check_cloud(cloud, X.shape[1], "X")[0] == 1:
@@ -168,7 +168,7 @@ def measure_coreset(
     [1.0, 11.0]
     """
     lp = optional_import("ot.lp", "measure_coreset")
-    X = check_array(X, dtype=np.float64)
+    X = check_named_array(X, "X", dtype=np.float64)
     check_scale(X)
     if size > len(X):
         raise ValueError(f"size must be between 1 and the {len(X)} rows, got {size!r}.")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from numbers import Integral
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.metrics.pairwise import euclidean_distances
-from sklearn.utils import check_array
 
-from ..utils.validation import check_scale
+from ..utils.validation import check_named_array, check_scale
 from ._sinkhorn import check_cloud, check_transport, choose_eta, cost_matrices, transport_values
 
 # Plans exact enough for distances of three digits.
@@ -61,9 +61,10 @@ class CloudMetric:
 
     def __post_init__(self) -> None:
         check_transport(self.p, self.eta, self.solver, "eta")
-        if self.n_candidates is not None and self.n_candidates < 1:
+        n = self.n_candidates
+        if n is not None and not (isinstance(n, Integral) and n >= 1):
             raise ValueError(
-                f"n_candidates must be at least 1, or None for all rows, got {self.n_candidates!r}."
+                f"n_candidates must be a number of rows, at least 1, or None for all, got {n!r}."
             )
 
     def __call__(self, u: ArrayLike, v: ArrayLike) -> float:
@@ -122,7 +123,7 @@ class CloudMetric:
         return distances
 
     def _check(self, rows, name):
-        rows = check_array(rows, dtype=np.float64, input_name=name)
+        rows = check_named_array(rows, name, dtype=np.float64)
         check_cloud(self.cloud, rows.shape[1], name)
         check_scale(rows, name)
         return rows

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
 from .._optional import optional_import
-from ..utils.validation import check_scale
+from ..utils.validation import check_named_array, check_scale, naming
 
 # exp(-cost / eta) of a float64 kernel is far from underflow below this quotient.
 _LARGEST_EXPONENT = 500.0
@@ -82,7 +82,8 @@ def sinkhorn_divergence(
     >>> round(float(sinkhorn_divergence(A, A + [0.0, 2.0], solver="exact")), 6)
     4.0
     """
-    single = np.ndim(A) == 2
+    with naming("A"):
+        single = np.ndim(A) == 2
     A, B = check_clouds(A, "A"), check_clouds(B, "B")
     if len(A) != len(B) or A.shape[2] != B.shape[2] or type(A) is not type(B):
         raise ValueError(
@@ -93,7 +94,7 @@ def sinkhorn_divergence(
     check_transport(p, reg, solver)
     if eta is not None and not (isinstance(eta, Real) and eta > 0):
         raise ValueError(f"eta must be a number above 0, or None, got {eta!r}.")
-    a, b = (_as_batch(weights, single) for weights in (a, b))
+    a, b = _as_batch(a, "a", single), _as_batch(b, "b", single)
     a, b = check_weights(a, A, "a"), check_weights(b, B, "b")
     centre = _constant(B).mean(1)[:, None]  # far from the origin, squares cancel
     A, B = A - centre, B - centre
@@ -108,19 +109,28 @@ def sinkhorn_divergence(
     return values[0] if single else values
 
 
-def _as_batch(values, single):
+def _as_batch(values, name, single):
     if values is None:
         return None
-    values = values if hasattr(values, "detach") else np.asarray(values, dtype=np.float64)
+    if not hasattr(values, "detach"):
+        with naming(name):
+            values = np.asarray(values, dtype=np.float64)
     return values[None] if single else values
 
 
 def check_clouds(clouds: Any, name: str) -> Any:
     """Return clouds of numbers with a fraction; a single cloud becomes a batch of one."""
     if not hasattr(clouds, "detach"):
-        clouds = np.asarray(clouds)
-        if clouds.dtype not in (np.float32, np.float64):
-            clouds = clouds.astype(np.float64)
+        clouds = check_named_array(
+            clouds,
+            name,
+            dtype=[np.float64, np.float32],
+            allow_nd=True,
+            ensure_2d=False,
+            ensure_all_finite=False,
+            ensure_min_samples=0,
+            ensure_min_features=0,
+        )
     elif not clouds.is_floating_point():
         clouds = clouds.double()
     clouds = clouds[None] if clouds.ndim == 2 else clouds
@@ -152,14 +162,14 @@ def check_cloud(cloud: Any, n_features: int, holder: str) -> tuple[int, int]:
 
 def check_transport(p: Any, reg: Any, solver: Any, name: str = "reg") -> None:
     """Check the parameters of a transport problem; `name` is that of the entropy's weight."""
-    if p not in (1, 2):
+    if not isinstance(p, Real) or p not in (1, 2):
         raise ValueError(f"p must be 1 (distance) or 2 (squared distance), got {p!r}.")
     if not (isinstance(reg, Real) and float(reg) > 0):
         raise ValueError(
             f"{name} must be a number above 0, got {reg!r}; for transport without entropy use "
             f"solver='exact'."
         )
-    if solver not in _SOLVERS:
+    if not isinstance(solver, str) or solver not in _SOLVERS:
         raise ValueError(f"solver must be 'sinkhorn' or 'exact', got {solver!r}.")
 
 
@@ -177,7 +187,7 @@ def check_weights(weights: Any, clouds: Any, name: str) -> Any:
     plain = backend.to_numpy(weights)
     if (plain < 0).any():
         raise ValueError(f"{name} must have no negative weight.")
-    wrong = np.abs(plain.sum(axis=1) - 1) > 1e-4
+    wrong = ~(np.abs(plain.sum(axis=1) - 1) <= 1e-4)  # NaN too
     if wrong.any():
         raise ValueError(
             f"{name} must sum to 1 in each cloud; {wrong.sum()} of {n_clouds} do not. Divide the "

@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .validation import naming
+
 
 def check_index_pairs(pairs: Any, n_rows: int) -> NDArray:
     """Return pairs of row indices as an array, or say what is wrong with them."""
-    pairs = np.asarray(pairs)
+    with naming("pairs"):
+        pairs = np.asarray(pairs)
     if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu":
         raise ValueError(
             f"with X, pairs must be row indices of shape (n_pairs, 2), got shape {pairs.shape} "

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 from sklearn.base import _fit_context
 from sklearn.utils._param_validation import (
     Interval,
@@ -19,6 +20,7 @@ from sklearn.utils.validation import validate_data as _validate_data
 
 from ._bases import HAS_CALLBACKS, BaseEstimator, CallbackSupportMixin
 from ._typing import MatrixLike
+from .validation import naming
 
 if TYPE_CHECKING:
     Function = TypeVar("Function", bound=Callable[..., Any])
@@ -42,12 +44,8 @@ class EstimatorMixin(CallbackSupportMixin):
 
 def validate_data(estimator: BaseEstimator, X: MatrixLike, **options: Any) -> Any:
     """Validate X as scikit-learn does, with errors that always name it."""
-    try:
+    with naming("X"), np.errstate(invalid="ignore"):  # infinities are summed up
         return _validate_data(estimator, X, **options)
-    except ValueError as error:
-        if "X" in str(error):
-            raise
-        raise ValueError(f"X: {error}") from error
 
 
 __all__ = [

@@ -3,11 +3,99 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from scipy import sparse
+from sklearn.utils import check_array, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
+
+
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Put the name of a parameter before the message of an error that does not have it.
+
+    Parameters
+    ----------
+    name : str
+        The parameter.
+
+    Examples
+    --------
+    >>> from skdml.utils.validation import naming
+    >>> with naming("margin"):
+    ...     float("wide")
+    Traceback (most recent call last):
+    ValueError: margin: could not convert string to float: 'wide'
+    """
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        # Not anywhere in the message: numpy asks for "a real number", and quotes b'bytes'.
+        if re.search(rf"(^|Input |for |'){name}\b", str(error)):
+            raise
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{name}: {error}") from error
+
+
+def check_named_array(values: Any, name: str, **options: Any) -> Any:
+    """Check an array as scikit-learn does, with errors that always name it.
+
+    Parameters
+    ----------
+    values : object
+        Given as an array.
+    name : str
+        The parameter.
+    **options
+        Of :func:`sklearn.utils.check_array`.
+
+    Returns
+    -------
+    array : ndarray or sparse matrix
+        The array.
+
+    Examples
+    --------
+    >>> from skdml.utils.validation import check_named_array
+    >>> check_named_array([[1, 2]], "prior", dtype=float)
+    array([[1., 2.]])
+    """
+    with naming(name), np.errstate(invalid="ignore"):  # scikit-learn sums up infinities
+        return check_array(values, input_name=name, **options)
+
+
+def check_class_labels(y: Any, name: str) -> NDArray:
+    """Return one class label per sample as an array; a column is flattened, with a warning.
+
+    Parameters
+    ----------
+    y : array-like of shape (n_samples,)
+        Class labels, numbers or strings.
+    name : str
+        The parameter, named in errors.
+
+    Returns
+    -------
+    y : ndarray of shape (n_samples,)
+        The labels.
+
+    Examples
+    --------
+    >>> from skdml.utils.validation import check_class_labels
+    >>> check_class_labels(["a", "b"], "y")
+    array(['a', 'b'], dtype='<U1')
+    """
+    with naming(name), np.errstate(invalid="ignore"):  # scikit-learn casts floats to integers
+        y = column_or_1d(as_array(y), warn=True)
+        encode(y, name)
+        check_classification_targets(y)
+    return y
+
 
 # Numbers between 2 to the power of minus and plus these keep what is computed from them in range:
 # products of two squares in double precision, squares in single.
@@ -71,8 +159,10 @@ def encode(values: NDArray, name: str) -> tuple[NDArray, NDArray]:
     >>> encode(np.array(["b", "a", "b"]), "y")
     (array(['a', 'b'], dtype='<U1'), array([1, 0, 1]))
     """
-    if values.dtype.kind in "fc" and np.isnan(values).any():
-        raise ValueError(f"{name} must not contain NaN.")
+    if values.dtype.kind in "cV":
+        raise TypeError(f"{name} must be all numbers or all strings, got dtype {values.dtype}.")
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        raise ValueError(f"{name} must not contain NaN or infinity.")
     try:
         distinct, codes = np.unique(values, return_inverse=True)
     except TypeError as error:

@@ -319,6 +319,8 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("params", "message"),
         [
+            ({"cost_matrix": np.ones(3)}, "cost_matrix: Expected 2D array"),
+            ({"init": np.ones(6)}, "init: Expected 2D array"),
             ({"cost_matrix": np.ones((2, 2))}, r"cost_matrix must .* \(3, 3\), got \(2, 2\)"),
             ({"cost_matrix": np.ones((3, 3))}, "cost_matrix must be 0 on the diagonal"),
             ({"cost_matrix": np.eye(3) - 1}, "cost_matrix must be .* positive"),
@@ -339,6 +341,37 @@ class TestErrors:
         X, _, _ = make_task()
         with pytest.raises(ValueError, match="y has only one class"):
             AsymmetricMetricClassifier().fit(X, np.ones(120))
+
+    @pytest.mark.parametrize(
+        ("y", "error", "message"),
+        [
+            (np.arange(120.0) / 7, ValueError, "y: Unknown label type"),
+            (np.full(120, b"a"), TypeError, "y: Support for labels represented as bytes"),
+            (np.zeros((120, 2, 2)), ValueError, "y: Found array with dim 3"),
+        ],
+    )
+    def test_bad_labels(self, y, error, message):
+        with pytest.raises(error, match=message):
+            AsymmetricMetricClassifier().fit(make_task()[0], y)
+
+    @pytest.mark.filterwarnings("error")
+    def test_bad_labels_to_score(self):
+        X, y, _ = make_task()
+        model = fit_task(max_iter=1)
+        assert model.score(X, y) == np.mean(model.predict(X) == y)
+        weight = np.arange(120)
+        assert model.score(X, y, weight) == pytest.approx(
+            np.average(model.predict(X) == y, weights=weight)
+        )
+        for wrong, error, message in (
+            (y.astype(str), TypeError, "y .* must be of the same kind"),
+            (y[:-1], ValueError, "y has 119 labels for 120 rows"),
+            (np.full(120, np.inf), ValueError, "y must not contain NaN or infinity"),
+            (None, ValueError, "requires y to be passed"),
+            (np.zeros((120, 2)), ValueError, "y should be a 1d array"),
+        ):
+            with pytest.raises(error, match=message):
+                model.score(X, wrong)
 
     def test_no_query_is_feasible(self):
         # one row of each class, and each row's class is gone when it is the query

@@ -194,3 +194,12 @@ def test_one_score_for_each_center_ranks_better_than_one_for_all():
 def test_bad_parameters(make, params, message):
     with pytest.raises(ValueError, match=message):
         make(**params)
+
+
+def test_true_is_a_number():
+    sizes = ("n_features", "n_centers", "n_informative")
+    for make in (make_local_clusters, make_ranking):
+        expected = make(**dict.fromkeys(sizes, 1), random_state=0)
+        actual = make(**dict.fromkeys(sizes, True), random_state=0)
+        for one, other in zip(actual, expected, strict=True):
+            np.testing.assert_array_equal(one, other)

@@ -242,6 +242,32 @@ def test_early_stopping_keeps_the_best_epoch(digits):
     assert len(recalls) == int(np.argmax(recalls)) + 1 + 5
 
 
+def test_few_samples_can_be_held_out(digits):
+    X = digits[0]
+    for params in ({"early_stopping": True}, {"validation_fraction": 0.1}):
+        model = quick(max_epochs=1, **params).fit(X[:20], np.arange(20) % 3)
+        assert 0 <= model.history_[0]["valid_recall"] <= 1
+
+
+def test_bad_samples_and_labels_to_score_are_named(digits):
+    X, y, _, _ = digits
+    model = quick(max_epochs=1).fit(X[:40], y[:40])
+    assert model.score(X, y[:, None]) == model.score(X, y)
+    for wrong, error, message in (
+        (y[1:], ValueError, r"y has shape .* one class label per sample"),
+        (3, ValueError, r"y has shape \(\)"),
+        (np.arange(len(y)), ValueError, "y has no class with two samples"),
+        ([[1], [1, 2]], ValueError, "y: setting an array element"),
+        (["a", 1] * (len(y) // 2), TypeError, "y must be all numbers or all strings"),
+    ):
+        with pytest.raises(error, match=message):
+            model.score(X[: 2 * (len(y) // 2)] if isinstance(wrong, list) else X, wrong)
+    with pytest.raises(ValueError, match="X: setting an array element"):
+        model.transform([[1.0], [1.0, 2.0]])
+    with pytest.raises(ValueError, match="pairs: setting an array element"):
+        model.pair_distance([[0, 1], [2]], X)
+
+
 def test_held_out_samples_are_measured(digits):
     X, y, _, _ = digits
     model = quick(validation_fraction=0.2).fit(X, y)
@@ -332,6 +358,16 @@ def test_bad_samples_and_labels_are_named(digits):
         model = DeepMetricEmbedder(max_epochs=1, **options)
         with pytest.raises(ValueError, match=message):
             model.fit(X, y)
+
+
+def test_augment_must_return_the_samples(digits):
+    for augment, got in ((print, "NoneType"), (torch.Tensor.numpy, "ndarray"), (_half, r"\d+")):
+        with pytest.raises(TypeError, match=rf"augment must return a tensor of .* got {got}\."):
+            quick(augment=augment).fit(*digits[:2])
+
+
+def _half(X):
+    return X[: len(X) // 2]
 
 
 def test_a_wrong_loss_name_lists_near_ones(digits):

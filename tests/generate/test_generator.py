@@ -108,6 +108,12 @@ def test_fewer_rows_than_a_batch(iris, cost):
     assert model.masses_.shape == (192 if cost == "euclidean" else 2,)
 
 
+def test_true_is_a_number(iris):
+    expected = quick(latent_dim=1).fit(iris).sample(3, random_state=0)
+    actual = quick(latent_dim=True).fit(iris).sample(3, random_state=0)
+    np.testing.assert_array_equal(actual, expected)
+
+
 def test_bad_input(iris):
     with pytest.raises(ValueError, match=r"n_critics=10 critics need 1 .* but X has 9"):
         quick(n_critics=10).fit(iris[:9])

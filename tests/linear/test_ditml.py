@@ -308,6 +308,13 @@ def test_bad_parameters_are_named(wine, parameters, message):
         DITMLTransformer(**parameters).fit(*wine)
 
 
+def test_bounds_that_are_no_numbers_are_named(wine):
+    with pytest.raises(TypeError, match="bounds: "):
+        DITMLTransformer().fit(*wine, bounds=object())
+    with pytest.raises(ValueError, match="bounds: "):
+        DITMLTransformer().fit(*wine, bounds=("low", "high"))
+
+
 @pytest.mark.parametrize("bounds", [(2, 1), (0, 1), (1, 1), (1, np.nan), (1, 2, 3), 5])
 def test_bad_bounds_are_named(wine, bounds):
     with pytest.raises(ValueError, match=r"bounds must be \(u, l\) with 0 < u < l"):

@@ -319,6 +319,7 @@ def test_pandas_output_and_names(wine):
         ({"n_constraints": 1}, "'n_constraints' parameter"),
         ({"n_components": 99}, "n_components=99 is more than the 13 features"),
         ({"prior": np.eye(3)}, r"prior has shape \(3, 3\), expected \(13, 13\)"),
+        ({"prior": np.ones(13)}, "prior: Expected 2D array"),
         ({"prior": -np.eye(13)}, "prior must be positive definite"),
         ({"prior": np.triu(np.ones((13, 13)))}, "prior must be symmetric"),
     ],
@@ -354,3 +355,13 @@ def test_other_bad_input(wine):
         model.pair_distance([[0.5, 1.0]], X)
     with pytest.raises(TypeError, match="index pairs"):
         model.pair_distance(sparse.csr_array(X))
+    with pytest.raises(ValueError, match="pairs: could not convert string"):
+        model.pair_distance("abc")
+    with pytest.raises(ValueError, match="pairs: setting an array element"):
+        model.pair_distance([[0, 1], [2]], X)
+    with pytest.raises(TypeError, match=r"X: np\.matrix is not supported"):
+        model.transform(np.asmatrix(X))
+    with pytest.raises(TypeError, match=r"X: float\(\) argument"):
+        GMMLTransformer().fit({1, 2}, y)
+    with pytest.raises(ValueError, match="y: setting an array element"):
+        GMMLTransformer().fit(X, [[1], [1, 2]])

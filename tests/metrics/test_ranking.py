@@ -290,6 +290,8 @@ def test_bad_threshold(measure, threshold):
 def test_bad_no_relevant_and_nothing_to_average(measure):
     with pytest.raises(ValueError, match="no_relevant must be"):
         measure([0, 1], [1, 2], no_relevant="drop")
+    with pytest.raises(ValueError, match="no_relevant must be"):
+        measure([0, 1], [1, 2], no_relevant=np.array(["zero", "one"]))
     with pytest.raises(ValueError, match="y_true: no query has a relevant document"):
         measure([0, 0], [1, 2], [0, 1])
     assert measure([0, 0], [1, 2], [0, 1], no_relevant="zero") == 0.0

@@ -301,6 +301,10 @@ def test_embeddings_must_be_finite(data, measure, bad):
         (np.zeros((3, 2)), [0, 0], "labels must have one entry per row: expected 3, got 2"),
         (np.zeros((3, 2)), [[0], [0], [1]], "labels must be one-dimensional"),
         (np.zeros((3, 2)), [0.0, np.nan, 0.0], "labels must not contain NaN"),
+        (np.zeros((3, 2)), [0.0, np.inf, 0.0], "labels must not contain NaN or infinity"),
+        (np.zeros((3, 2)), [[0], [1, 2], 0], "labels: setting an array element"),
+        ("abc", [0, 0], "embeddings: could not convert string"),
+        (np.zeros((2, 2)) + 1j, [0, 0], "embeddings: Complex data not supported"),
         (np.zeros((3, 2)), [0, 1, 2], "labels: no query shares its label"),
     ],
 )
@@ -326,6 +330,10 @@ def test_bad_gallery(data, measure):
         measure(X, y, gallery=X, gallery_labels=y + 100)
     with pytest.raises(TypeError, match=r"labels .* and gallery_labels"):
         measure(X, y, gallery=X, gallery_labels=y.astype(str))
+    with pytest.raises(TypeError, match=r"labels .* and gallery_labels"):
+        measure(X, y.astype(str), gallery=X, gallery_labels=y.astype("datetime64[D]"))
+    with pytest.raises(TypeError, match=r"labels .* and gallery_labels"):
+        measure(X, y.astype(str), gallery=X, gallery_labels=np.zeros(len(y), dtype="V4"))
 
 
 @pytest.mark.parametrize("measure", AT_K)

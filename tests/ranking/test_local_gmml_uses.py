@@ -257,6 +257,7 @@ def test_too_small_reg_is_named(data):
         (lambda X: X[:1, :3], r"query has shape \(1, 3\), expected \(1, 5\) or \(360, 5\)"),
         (lambda X: X[:7], r"query has shape \(7, 5\), expected \(1, 5\) or \(360, 5\)"),
         (lambda X: X[0], "query"),
+        (lambda X: [[1.0], [1.0, 2.0]], "query: setting an array element"),
         (lambda X: with_nan(X), "query contains NaN"),
     ],
 )
@@ -274,8 +275,16 @@ def test_bad_documents_to_score_are_named(data):
         ranker.predict(X[:, :3], qid)
     with pytest.raises(ValueError, match="qid must have one entry per row"):
         ranker.predict(X, qid[1:])
-    with pytest.raises(ValueError, match="y"):
-        ranker.score(X, y[1:], qid)
+    for wrong, error, message in (
+        (y[1:], ValueError, "y must have one entry per row: expected 360, got 359"),
+        (y * np.nan, ValueError, "y must be finite"),
+        (y - 1.0, ValueError, "y must not be negative"),
+        (y + 1j, TypeError, "y must hold numbers, got dtype complex128"),
+        ([[1], [1, 2]], ValueError, "y: setting an array element"),
+    ):
+        with pytest.raises(error, match=message):
+            ranker.score(X, wrong, qid)
+    assert ranker.score(X, y[:, None], qid) == ranker.score(X, y, qid)
 
 
 # Real data

@@ -37,6 +37,20 @@ def test_labels_may_be_names_beside_minus_one(y):
         np.testing.assert_array_equal(one[1], other[1])
 
 
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        (np.zeros((4, 2)), "y should be a 1d array"),
+        (np.array(3), "y should be a 1d array"),
+        ([0, 1, 0], "y: Found input variables with inconsistent numbers"),
+        ([0.0, np.nan, 0.0, 0.0], "y must not contain NaN"),
+    ],
+)
+def test_wrong_labels_are_named(y, message):
+    with pytest.raises(ValueError, match=message):
+        next(PartiallyLabelledKFold(2).split(np.zeros(4), y))
+
+
 def test_no_label_is_an_error():
     with pytest.raises(ValueError, match="y is -1 everywhere"):
         next(PartiallyLabelledKFold(2).split(np.zeros(4), np.full(4, -1)))

@@ -362,6 +362,9 @@ def test_bad_parts_are_named(digits):
         quick(augment="affine").fit(X, partly)
     with pytest.raises(TypeError, match="optimizer must be"):
         quick(optimizer=len).fit(X, partly)
+    with pytest.raises(TypeError, match=r"augment must return a tensor .* got NoneType"):
+        quick(augment=print).fit(X, partly)
+    assert quick(max_epochs=1, n_components=True).fit(X, partly).transform(X).shape == (400, 1)
 
 
 def test_convolutional_network_sees_edges(digits):

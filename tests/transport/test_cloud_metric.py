@@ -99,8 +99,11 @@ def test_searches_and_neighbours_use_it():
         (lambda: CloudMetric(CLOUD, p=3), "p must be"),
         (lambda: CloudMetric(CLOUD, solver="simplex"), "solver must be"),
         (lambda: CloudMetric(CLOUD, n_candidates=0), "n_candidates must be"),
+        (lambda: CloudMetric(CLOUD, n_candidates="all"), "n_candidates must be"),
+        (lambda: CloudMetric(CLOUD, n_candidates=np.ones(2)), "n_candidates must be"),
         (lambda: CloudMetric(CLOUD)([1.0, 2.0], [1.0, 2.0]), "makes 12 columns, but A has 2"),
         (lambda: CloudMetric((2, 1)).pair_distance([[1, 2]], [[1, 2]] * 2), "as many rows"),
+        (lambda: CloudMetric((2, 1)).pairwise([[1, 2]], [1, 2]), "Y: Expected 2D array"),
     ],
 )
 def test_wrong_parameters_are_named(make, message):

@@ -156,18 +156,25 @@ def test_measure_coreset_is_a_cheaper_place_than_rows():
         ({"y": np.zeros(3)}, "y must have one entry per row"),
         ({"y": np.full(60, np.nan)}, "y must not contain NaN"),
         ({"p": 0}, "p must be"),
+        ({"X": np.zeros(3)}, "X: Expected 2D array"),
+        ({"X": np.full((60, 10), np.nan)}, "X contains NaN"),
     ],
 )
 def test_wrong_input_is_named(change, message):
     X, _ = make_rows()
     with pytest.raises(ValueError, match=message):
-        wasserstein_coreset(X, **{"size": 5, "cloud": CLOUD, **change})
+        wasserstein_coreset(**{"X": X, "size": 5, "cloud": CLOUD, **change})
 
 
 @pytest.mark.parametrize("size", [0, 2.5, "few", 61])
 def test_wrong_sizes_of_measure_coresets_are_named(size):
     with pytest.raises(ValueError, match="size"):
         measure_coreset(make_rows()[0], size)
+
+
+def test_wrong_rows_of_measure_coresets_are_named():
+    with pytest.raises(ValueError, match="X: Expected 2D array"):
+        measure_coreset([1.0, 2.0], 1)
 
 
 def test_many_rows_are_chosen_as_few_are(monkeypatch):

@@ -1,0 +1,251 @@
+"""Estimators as targets of the fuzzer."""
+
+import importlib
+
+import numpy as np
+
+from tests.fuzz import inputs
+from tests.fuzz.cases import NAMES, arguments_of, choose, part, supervised, target
+from tests.fuzz.judge import Case, Step
+
+
+def estimator_case(rng, name, choices, quick, fit, uses, kinds):
+    """Return a case that fits an estimator, and uses it.
+
+    `fit` has the arguments of fit by name, and `uses` those of other methods, by method. In them,
+    an argument is given as its name in the case.
+    """
+    common = {"random_state": [0, 1, None, np.random.RandomState(0)], "verbose": [0, 1]}
+    cls = getattr(importlib.import_module("skdml"), name)
+    parameters = quick | choose(rng, choices | common)
+    steps = [Step("fit", _method("fit", {key: key for key in fit}))]
+    steps += [Step(method, _method(method, given)) for method, given in uses]
+    if rng.random() < 0.02:  # not fitted
+        steps = steps[1:]
+    settable = tuple(name for name in arguments_of(cls) if name != "kwargs")
+    names = (*settable, *fit, *(n for _, given in uses for n in given), *NAMES)
+    return Case(dict(fit), kinds, parameters, names, settable, steps, make=cls)
+
+
+def _method(method, given):
+    def call(estimator, arguments):
+        chosen = {name: arguments[key] for name, key in given.items() if key in arguments}
+        result = getattr(estimator, method)(**chosen)
+        return None if result is estimator else result
+
+    return call
+
+
+def _linear(rng, name, choices, quick, extra=None):
+    values, kinds = supervised(rng)
+    n_features = values["X"].shape[1]
+    choices = choices | {
+        "prior": ["identity", "covariance", np.eye(n_features), 2 * np.eye(n_features) + 0.1],
+        "n_constraints": [None, 2, 20, 100],
+        "n_components": [None, 1, n_features],
+        "n_jobs": [None, 1],
+    }
+    by_pairs = rng.random() < 0.4
+    given = part(values, *(("X", "pairs", "pair_labels") if by_pairs else ("X", "y")))
+    uses = [
+        ("transform", {"X": "test"}),
+        ("pair_distance", {"pairs": "test_pairs", "X": "test"}),
+        ("pair_distance", {"pairs": "vectors"}),
+        ("get_mahalanobis_matrix", {}),
+    ]
+    case = estimator_case(rng, name, choices, quick, given | (extra or {}), uses, kinds)
+    case.arguments |= part(values, "test", "test_pairs", "vectors")
+    return case
+
+
+@target(16)
+def gmml(rng, folder):
+    choices = {"geodesic": [0, 0.3, 0.5, 1], "reg": [1e-6, 0.1, 1.0, 100]}
+    return _linear(rng, "GMMLTransformer", choices, {})
+
+
+@target(8)
+def ditml(rng, folder):
+    choices = {
+        "gamma": [0.1, 1, 100.0, np.inf],
+        "bound_percentiles": [(5, 95), [20, 80], "median"],
+        "solver": ["auto", "newton", "parallel", "sequential"],
+        "tol": [1e-6, 1e-3],
+    }
+    extra = {"bounds": (0.5, 5.0)} if rng.random() < 0.2 else {}
+    return _linear(rng, "DITMLTransformer", choices, {"max_iter": 20, "n_constraints": 50}, extra)
+
+
+@target(5)
+def local_gmml(rng, folder):
+    X, _ = inputs.rows(rng, int(rng.integers(20, 61)))
+    y, qid = rng.integers(0, 4, len(X)), np.arange(len(X)) // 6
+    choices = {
+        "n_metrics": [1, 2, 3],
+        "kernel": ["gaussian", "thesis"],
+        "loss": ["lambda", "warp"],
+        "normalize": ["query", "column", "both", None],
+        "learn_anchors": [True, False],
+        "learn_metrics": [True, False],
+        "query_weights": ["shared", "per-query", "neighbours"],
+        "reg": [1e-6, 0.01, 1.0],
+        "early_stopping": [True, False],
+        "n_jobs": [None, 1],
+    }
+    values = {"X": X, "y": y}
+    if rng.random() < 0.8:
+        values["qid"] = qid
+    if rng.random() < 0.2:
+        values |= {"X_val": X[::2] + 0.1, "y_val": y[::2], "qid_val": qid[::2]}
+    test = {"test": X[:20] + 0.1, "y_test": rng.integers(0, 4, 20), "qid_test": qid[:20]}
+    test |= {"query": X[:1], "sample_weight": rng.random(20)}
+    kinds = dict.fromkeys(("X", "X_val", "test", "query"), "matrix")
+    kinds |= dict.fromkeys(("y", "y_val", "y_test", "sample_weight"), "numbers")
+    kinds |= dict.fromkeys(("qid", "qid_val", "qid_test"), "labels")
+    uses = [
+        ("predict", {"X": "test", "qid": "qid_test"}),
+        ("predict", {"X": "test", "qid": "qid_test", "query": "query"}),
+        ("score", {"X": "test", "y": "y_test", "qid": "qid_test"}),
+        ("score", {"X": "test", "y": "y_test", "sample_weight": "sample_weight"}),
+    ]
+    quick = {"max_epochs": int(rng.integers(1, 3)), "n_metrics": 2}
+    case = estimator_case(rng, "LocalGMMLRanker", choices, quick, values, uses, kinds)
+    case.arguments |= test
+    return case
+
+
+@target(5)
+def asymmetric(rng, folder):
+    values, kinds = supervised(rng)
+    choices = {
+        "n_neighbors": [1, 2, 3],
+        "n_components": [None, 1],
+        "C": [0.01, 1.0, 100],
+        "cost_matrix": [None, 1 - np.eye(3)],
+        "init": ["pca", "identity"],
+        "symmetric": [True, False],
+        "n_candidates": [20, 64],
+        "lr": [None, 0.1],
+        "tol": [0, 1e-4],
+        "validation_fraction": [None, 0.2, 0.5],
+        "n_jobs": [None, 1],
+    }
+    given = part(values, "X", "y")
+    if rng.random() < 0.3:
+        given |= {"X_query": values["X"][::2] + 0.1, "y_query": values["y"][::2]}
+    kinds |= {"X_query": "matrix", "y_query": "labels", "other": "matrix"}
+    uses = [
+        ("predict", {"X": "test"}),
+        ("predict_proba", {"X": "test"}),
+        ("transform", {"X": "test"}),
+        ("score", {"X": "test", "y": "y_test"}),
+        ("pair_distance", {"queries": "test", "database": "other"}),
+    ]
+    case = estimator_case(
+        rng, "AsymmetricMetricClassifier", choices, {"max_iter": 2}, given, uses, kinds
+    )
+    case.arguments |= part(values, "test", "y_test") | {"other": values["test"][::-1].copy()}
+    return case
+
+
+def _embedder(rng, name, choices, quick):
+    values, kinds = supervised(rng)
+    if name == "SSDMLEmbedder":
+        values["y"] = np.where(rng.random(len(values["y"])) < 0.5, values["y"], -1)
+    if rng.random() < 0.1:
+        values["X"] = rng.standard_normal((len(values["X"]), 1, 8, 8))
+        values["test"] = rng.standard_normal((10, 1, 8, 8))
+        values["vectors"] = rng.standard_normal((5, 2, 1, 8, 8))
+        kinds |= {"X": "clouds", "test": "clouds"}
+        choices = choices | {"module": ["mlp", "convnet"], "augment": ["affine", None]}
+    elif values["X"].shape[1] == 4:
+        choices = choices | {"input_shape": [None, (1, 2, 2)]}
+    uses = [
+        ("transform", {"X": "test"}),
+        ("score", {"X": "test", "y": "y_test"}),
+        ("pair_distance", {"pairs": "test_pairs", "X": "test"}),
+        ("pair_distance", {"pairs": "vectors"}),
+    ]
+    case = estimator_case(rng, name, choices, quick, part(values, "X", "y"), uses, kinds)
+    case.arguments |= part(values, "test", "y_test", "test_pairs", "vectors")
+    return case
+
+
+@target(4, "torch", "skorch")
+def deep(rng, folder):
+    from skdml.deep.losses import loss_names
+
+    choices = {
+        "embedding_dim": [1, 4, 8],
+        "loss": loss_names(),
+        "coreset": [None, 0.5],
+        "classes_per_batch": [2, 16],
+        "samples_per_class": [2, 5],
+        "optimizer": ["adam", "adamw", "sgd"],
+        "lr": [0.002, 0.1],
+        "validation_fraction": [None, 0.3],
+        "early_stopping": [True, False],
+        "device": ["auto", "cpu"],
+        "callbacks": [None, []],
+        "n_workers": [1],
+    }
+    if rng.random() < 0.2:
+        choices["loss"], choices["miner"] = ["triplet", "contrastive"], [None, "semi-hard"]
+    elif rng.random() < 0.2:
+        choices["loss"], choices["cloud"] = ["wtriplet"], [None, (2, 2), (1, 4)]
+        choices["embedding_dim"] = [4]
+    quick = {"max_epochs": 1, "embedding_dim": 4}
+    return _embedder(rng, "DeepMetricEmbedder", choices, quick)
+
+
+@target(4, "torch", "skorch")
+def ssdml(rng, folder):
+    choices = {
+        "method": ["ssdml", "lrml", "seraph", "isdml", "apllr", "apit"],
+        "module": ["mlp", None],
+        "n_components": [1, 2, 4],
+        "n_neighbors": [2, 4],
+        "propagation": [0.1, 0.5, 0.99],
+        "angle": [20, 40, 60.0],
+        "graph": ["symmetric", "directed"],
+        "mining": ["affinity", "neighbourhood"],
+        "orthogonal": [True, False],
+        "training": ["joint", "alternating"],
+        "partition_size": [5, 20, 9000],
+        "epochs_per_partition": [1],
+        "initial_graph": ["input", "network"],
+        "instance_weight": [0, 0.5],
+        "pretrain_epochs": [0, 1],
+        "batch_size": [4, 16, 200],
+        "optimizer": ["adam", "sgd"],
+        "lr": [0.001, 0.1],
+    }
+    quick = {"max_epochs": 1, "n_components": 2, "n_neighbors": 4}
+    return _embedder(rng, "SSDMLEmbedder", choices, quick)
+
+
+@target(4, "torch", "ot")
+def generator(rng, folder):
+    X, _ = inputs.rows(rng)
+    choices = {
+        "latent_dim": [1, 4],
+        "n_critics": [1, 2, 4],
+        "cost": ["auto", "euclidean", "learned"],
+        "coupling": ["shared", "separate"],
+        "debias": [True, False, "auto"],
+        "n_critic_steps": [1, 2],
+        "n_potential_steps": [0, 1, 5],
+        "scaling": ["auto", "common", "columns"],
+        "batch_size": [2, 8, 64],
+        "lr": ["auto", 0.01],
+        "n_jobs": [None, 1],
+    }
+    quick = {"max_iter": int(rng.integers(1, 4)), "latent_dim": 4, "batch_size": 8}
+    uses = [
+        ("sample", {"n_samples": "n_samples", "random_state": "seed"}),
+        ("score", {"X": "test"}),
+    ]
+    kinds = {"X": "matrix", "test": "matrix", "n_samples": "parameter", "seed": "parameter"}
+    case = estimator_case(rng, "WassersteinGenerator", choices, quick, {"X": X}, uses, kinds)
+    case.arguments |= {"test": X[:10] + 0.1, "n_samples": 7, "seed": 0}
+    return case
