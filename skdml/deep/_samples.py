@@ -112,10 +112,9 @@ class SamplesMixin(BaseEstimator):
             X = validate_data(
                 self, X, dtype=[np.float64, np.float32], reset=reset, ensure_min_samples=n_least
             )
-            if reset:
-                check_scale(X, dtype=np.float32)
-                if varying_columns(X).any():  # equal samples teach nothing, and do no harm
-                    check_varies(X, dtype=np.float32)
+            check_scale(X, dtype=np.float32, may_be_small=not reset)
+            if reset and varying_columns(X).any():  # equal samples teach nothing, and do no harm
+                check_varies(X, dtype=np.float32)
         if sample_shape is None:
             sample_shape = flat_shape(X.shape[1], self.input_shape, self.module)
         if not reset and sample_shape != self._sample_shape:

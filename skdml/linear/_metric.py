@@ -10,7 +10,7 @@ from scipy import sparse
 from sklearn.metrics.pairwise import euclidean_distances
 
 from ..utils._typing import MatrixLike
-from ..utils.validation import check_named_array, refuse_if_too_large
+from ..utils.validation import check_named_array, refuse_if_too_large, unit_for_squares
 
 
 class SparseRows:
@@ -216,6 +216,9 @@ class MahalanobisMetric:
         return self._norms(X - Y)
 
     def _norms(self, differences):
+        unit = unit_for_squares(differences)
+        if unit != 1:  # an exact power of two
+            return unit * self._norms(differences.astype(np.float64) / unit)
         along = self._project(differences)
         if sparse.issparse(differences):
             squared = np.asarray(differences.multiply(differences).sum(axis=1)).ravel()
@@ -240,6 +243,10 @@ class MahalanobisMetric:
         """
         X = self._check_rows("X", X)
         Y = None if Y is None else self._check_rows("Y", Y)
+        unit = max(unit_for_squares(rows) for rows in (X, Y) if rows is not None)
+        if unit != 1:
+            X, Y = (None if rows is None else rows.astype(np.float64) / unit for rows in (X, Y))
+            return unit * self.pairwise(X, Y)
         if self.scale == 0 or not (sparse.issparse(X) or sparse.issparse(Y)):
             return euclidean_distances(self.transform(X), None if Y is None else self.transform(Y))
         # Sparse rows would be dense after `transform`; the low-rank part is small.

@@ -88,7 +88,7 @@ class AnchorModel:
         if quadratic is None:
             # One product for the quadratic and the linear terms.
             n_images = self.factors.size // X.shape[1]
-            products = np.vstack([self.factors.reshape(n_images, -1), images]) @ X.T
+            products = np.vstack([self.factors.reshape(n_images, X.shape[1]), images]) @ X.T
             sizes, linear = self._norms(products[:n_images], X), products[n_images:]
         else:
             sizes, linear = quadratic.T.copy(), images @ X.T

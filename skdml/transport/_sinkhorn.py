@@ -113,8 +113,16 @@ def _as_batch(values, name, single):
     if values is None:
         return None
     if not hasattr(values, "detach"):
-        with naming(name):
-            values = np.asarray(values, dtype=np.float64)
+        values = check_named_array(
+            values,
+            name,
+            dtype=np.float64,
+            allow_nd=True,
+            ensure_2d=False,
+            ensure_all_finite=False,
+            ensure_min_samples=0,
+            ensure_min_features=0,
+        )
     return values[None] if single else values
 
 

@@ -172,7 +172,45 @@ def encode(values: NDArray, name: str) -> tuple[NDArray, NDArray]:
     return distinct, codes
 
 
-def check_scale(X: Any, name: str = "X", dtype: DTypeLike = np.float64) -> None:
+def unit_for_squares(X: Any) -> float:
+    """Return a power of two by which numbers can be divided so that their squares are in range.
+
+    Parameters
+    ----------
+    X : array or sparse matrix
+        Finite numbers of float32 or float64.
+
+    Returns
+    -------
+    unit : float
+        1 where nothing needs to be done.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdml.utils.validation import unit_for_squares
+    >>> unit_for_squares(np.array([3.0, -1000.0]))
+    1.0
+    >>> unit_for_squares(np.array([3.0, -1000.0]) * 2.0**600) == 2.0**609
+    True
+    """
+    largest = _largest(X)
+    exponent = _EXPONENTS[np.dtype(np.float32 if X.dtype == np.float32 else np.float64)]
+    if largest == 0 or 2.0**-exponent <= largest <= 2.0**exponent:
+        return 1.0
+    return 2.0 ** (int(np.frexp(largest)[1]) - 1)
+
+
+def _largest(X):
+    values = X.data if sparse.issparse(X) else X if hasattr(X, "dtype") else np.asarray(X)
+    if 0 in values.shape:
+        return 0.0
+    return max(float(values.max()), -float(values.min()))
+
+
+def check_scale(
+    X: Any, name: str = "X", dtype: DTypeLike = np.float64, *, may_be_small: bool = False
+) -> None:
     """Refuse numbers so large or so small that what is computed from them leaves its range.
 
     Parameters
@@ -183,6 +221,8 @@ def check_scale(X: Any, name: str = "X", dtype: DTypeLike = np.float64) -> None:
         The parameter, named in errors.
     dtype : dtype, default=float64
         In which they are worked on.
+    may_be_small : bool, default=False
+        Whether only numbers that are too large are refused.
 
     Examples
     --------
@@ -192,13 +232,10 @@ def check_scale(X: Any, name: str = "X", dtype: DTypeLike = np.float64) -> None:
     ...
     ValueError: X has no value above 3e-200, and squares of such numbers leave the range of ...
     """
-    values = X.data if sparse.issparse(X) else X if hasattr(X, "dtype") else np.asarray(X)
-    if 0 in values.shape:
-        return
-    largest = max(float(values.max()), -float(values.min()))
+    largest = _largest(X)
     dtype = np.dtype(dtype)
     limit = 2.0 ** _EXPONENTS[dtype]
-    if largest > limit or 0 < largest < 1 / limit:
+    if largest > limit or (0 < largest < 1 / limit and not may_be_small):
         what = "values up to" if largest > 1 else "no value above"
         raise ValueError(
             f"{name} has {what} {largest:.3g}, and squares of such numbers leave the range of "

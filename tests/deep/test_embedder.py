@@ -475,3 +475,11 @@ def test_weights_that_are_not_finite_at_the_end_are_not_kept(validation_fraction
     )
     with pytest.raises(ValueError, match=r"not finite in epoch 1.*smaller lr"):
         model.fit(X, y)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_samples_beyond_single_precision_are_refused_by_name(fitted, dtype):
+    X = np.full((3, 64), 1e30, dtype)
+    with pytest.raises(ValueError, match=r"X has values up to 1e\+30.*float32.*scale"):
+        fitted.transform(X)
+    assert np.isfinite(fitted.transform(X * 1e-60)).all()

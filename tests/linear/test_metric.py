@@ -131,3 +131,20 @@ def test_rows_as_lists_and_of_the_wrong_shape(X):
             metric.pair_distance(X, wrong)
     with pytest.raises(ValueError, match="X has 12 rows and Y has 5"):
         metric.pair_distance(X, X[:5])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("make", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize("scale", [0.0, 0.5])
+def test_distances_of_any_scale(dtype, make, scale):
+    rng = np.random.default_rng(0)
+    directions = np.linalg.qr(rng.standard_normal((3, 2)))[0].T
+    metric = MahalanobisMetric(3, scale, directions, np.array([1.0, 2.0]))
+    X, Y = rng.standard_normal((2, 5, 3)).astype(dtype)
+    for exponent in (-100, 100) if dtype == np.float32 else (-600, 600):
+        unit = 2.0**exponent
+        far_X, far_Y = make((X * unit).astype(dtype)), make((Y * unit).astype(dtype))
+        expected = metric.pair_distance(X.astype(float), Y.astype(float))
+        np.testing.assert_allclose(metric.pair_distance(far_X, far_Y) / unit, expected, rtol=1e-5)
+        expected = metric.pairwise(X.astype(float), Y.astype(float))
+        np.testing.assert_allclose(metric.pairwise(far_X, far_Y) / unit, expected, rtol=1e-5)

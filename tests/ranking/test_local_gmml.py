@@ -272,6 +272,13 @@ def test_constant_and_huge_features(data):
         assert np.isfinite(ranker.predict(X, qid)).all()
 
 
+@pytest.mark.parametrize("value", [0.0, 3.7, -1e-9])
+def test_rows_that_are_all_the_same_rank_nothing(data, value):
+    (X, y, qid), _ = data
+    ranker = quick(query_weights="per-query").fit(np.full_like(X, value), y, qid)
+    assert len(np.unique(ranker.predict(X, qid))) == 1
+
+
 def test_no_qid_is_one_query(data):
     (X, y, _), _ = data
     X, y, names = X[:100], y[:100], ["a"] * 100
