@@ -230,15 +230,16 @@ def check_scale(
     >>> check_scale([[1e-200, 3e-200]])
     Traceback (most recent call last):
     ...
-    ValueError: X has no value above 3e-200, and squares of such numbers leave the range of ...
+    ValueError: X has no value above 3e-200, and products of squares of such numbers leave ...
     """
     largest = _largest(X)
     dtype = np.dtype(dtype)
     limit = 2.0 ** _EXPONENTS[dtype]
     if largest > limit or (0 < largest < 1 / limit and not may_be_small):
         what = "values up to" if largest > 1 else "no value above"
+        which = "squares" if dtype == np.float32 else "products of squares"
         raise ValueError(
-            f"{name} has {what} {largest:.3g}, and squares of such numbers leave the range of "
+            f"{name} has {what} {largest:.3g}, and {which} of such numbers leave the range of "
             f"{dtype.name}: divide {name} by {largest:.0e}, or scale its columns, as MaxAbsScaler "
             "does."
         )
