@@ -33,7 +33,7 @@ from threadpoolctl import ThreadpoolController
 from ._cluster import WorkerLost, find_workers, lost_workers, repeat_if_lost, wait_for
 from ._optional import optional_import
 
-# Arguments above this size are sent to each dask worker once, not along with every task.
+# Arguments above this size come to each dask worker once, not along with every task.
 _BROADCAST_BYTES = 100_000
 # Up to this many terms of a sum are fetched and added here, which takes one round trip less.
 _FEW_TERMS = 4
@@ -315,13 +315,14 @@ class DaskShards:
             self._futures[number] = future
 
     def _send(self, args):
-        """Send large arguments to every worker once; small ones travel with each task."""
+        """Send large arguments to the cluster once; small ones travel with each task."""
         sent, n_bytes = [], 0
         for arg in args:
             size = _nbytes(arg)
             if size > _BROADCAST_BYTES:
                 n_bytes += size * len(find_workers(self._client))
-                arg = self._client.scatter([arg], broadcast=True, hash=False)[0]
+                # Workers fetch it from each other. To broadcast would wait for ever for a dead one.
+                arg = self._client.scatter([arg], hash=False)[0]
             else:
                 n_bytes += size * len(self._futures)
             sent.append(arg)

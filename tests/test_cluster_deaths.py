@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import joblib
 import numpy as np
@@ -125,6 +126,7 @@ def mortal_client(tmp_path):
     script.write_text(CLUSTER)
     process = subprocess.Popen(
         [sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},  # for these functions
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,

@@ -100,9 +100,8 @@ class DaskCrew:
             self._stop_event = Event(name, client=self._client)
             self._end_event = Event(f"{name}-end", client=self._client)
             self._parts = [self._queue, Variable(name, client=self._client)]
-            data = self._client.scatter(
-                list(self._data), workers=self._workers, broadcast=True, hash=False
-            )
+            # The others fetch it there. To broadcast would wait for ever for a dead worker.
+            data = self._client.scatter(list(self._data), workers=self._workers[:1], hash=False)
             states = [self._checkpoint(rank, first_epoch) for rank in range(self._size)]
             self._futures = [
                 self._client.submit(
