@@ -10,13 +10,20 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 from sklearn.utils.validation import check_is_fitted
 
-from .._parallel import computed, is_dask_array
+from .._parallel import is_dask_array
 from ..constraints import check_pairs, make_pairs
 from ..utils._bases import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from ..utils._pairs import check_index_pairs
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions, validate_data
 from ..utils._typing import MatrixLike, RandomStateLike, Request
-from ..utils.validation import as_array, check_named_array, check_scale, check_varies, naming
+from ..utils.validation import (
+    as_array,
+    check_named_array,
+    check_scale,
+    check_varies,
+    column_bounds,
+    naming,
+)
 from ._metric import MahalanobisMetric
 from ._span import find_span
 
@@ -77,7 +84,8 @@ class LinearMetricLearner(
                 dtype=[np.float64, np.float32],
                 ensure_min_samples=2,
             )
-        check_scale(X)
+            check_scale(X)
+            check_varies(X)
         n_samples, n_features = X.shape
         if self.n_components is not None and self.n_components > n_features:
             raise ValueError(
@@ -101,7 +109,7 @@ class LinearMetricLearner(
         rows, places = np.unique(pairs, return_inverse=True)
         if len(rows) < X.shape[0]:
             X = X[rows]
-        check_varies(X)
+            check_varies(X)
         span = find_span(X, full=not isinstance(prior, str), **parallel)
         return span, places.reshape(-1, 2)
 
@@ -119,9 +127,11 @@ class LinearMetricLearner(
         if X.dtype not in (np.float32, np.float64):
             X = X.astype(np.float64)
         if reset:
-            finite = bool(computed(np.isfinite(X.sum())))
-            if not finite and not bool(computed(np.isfinite(X).all())):
+            bounds = column_bounds(X)
+            if not np.isfinite(bounds).all():
                 raise ValueError("Input X contains NaN or infinity.")
+            check_scale(bounds)
+            check_varies(bounds)
             self.n_features_in_ = X.shape[1]
         elif X.shape[1] != self.n_features_in_:
             raise ValueError(

@@ -245,8 +245,8 @@ class MahalanobisMetric:
         Y = None if Y is None else self._check_rows("Y", Y)
         unit = max(unit_for_squares(rows) for rows in (X, Y) if rows is not None)
         if unit != 1:
-            X, Y = (None if rows is None else rows.astype(np.float64) / unit for rows in (X, Y))
-            return unit * self.pairwise(X, Y)
+            Y = None if Y is None else Y.astype(np.float64) / unit
+            return unit * self.pairwise(X.astype(np.float64) / unit, Y)
         if self.scale == 0 or not (sparse.issparse(X) or sparse.issparse(Y)):
             return euclidean_distances(self.transform(X), None if Y is None else self.transform(Y))
         # Sparse rows would be dense after `transform`; the low-rank part is small.

@@ -178,9 +178,11 @@ def _column_mean(X):
     if sparse.issparse(X):
         mean = np.asarray(X.mean(axis=0)).ravel()
         low, high = X.min(axis=0).toarray().ravel(), X.max(axis=0).toarray().ravel()
+    elif is_dask_array(X):  # in one pass; exact for constant columns
+        first = X[:1].astype(np.float64)
+        return computed(first[0] + (X - first).mean(axis=0))
     else:
-        bounds = [X.mean(axis=0, dtype=np.float64), X.min(axis=0), X.max(axis=0)]
-        mean, low, high = computed(np.stack(bounds))  # one pass over dask arrays
+        mean, low, high = X.mean(axis=0, dtype=np.float64), X.min(axis=0), X.max(axis=0)
     # The mean of a constant column may be off by rounding, which would count as a direction.
     return np.clip(mean, low, high)
 

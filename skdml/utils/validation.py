@@ -14,6 +14,8 @@ from scipy import sparse
 from sklearn.utils import check_array, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
+from .._parallel import computed
+
 
 @contextmanager
 def naming(name: str) -> Iterator[None]:
@@ -202,7 +204,7 @@ def unit_for_squares(X: Any) -> float:
 
 
 def _largest(X):
-    values = X.data if sparse.issparse(X) else X if hasattr(X, "dtype") else np.asarray(X)
+    values = np.asarray(X.data if sparse.issparse(X) else X)
     if 0 in values.shape:
         return 0.0
     return max(float(values.max()), -float(values.min()))
@@ -215,7 +217,7 @@ def check_scale(
 
     Parameters
     ----------
-    X : array, sparse matrix or dask array
+    X : array or sparse matrix
         Finite numbers.
     name : str, default="X"
         The parameter, named in errors.
@@ -245,6 +247,33 @@ def check_scale(
         )
 
 
+def column_bounds(X: Any) -> NDArray:
+    """Return the smallest and the largest value of every column, of dask arrays in one pass.
+
+    Parameters
+    ----------
+    X : array, sparse matrix or dask array of shape (n_samples, n_features)
+        The rows.
+
+    Returns
+    -------
+    bounds : ndarray of shape (2, n_features)
+        NaN for columns with NaN.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdml.utils.validation import column_bounds
+    >>> column_bounds(np.array([[0, 3], [1, 2]]))
+    array([[0, 2],
+           [1, 3]])
+    """
+    low, high = X.min(axis=0), X.max(axis=0)
+    if sparse.issparse(X):
+        low, high = low.toarray().ravel(), high.toarray().ravel()
+    return computed(np.stack([low, high]))
+
+
 def varying_columns(X: Any, dtype: DTypeLike | None = None, n_units: int = _ROUNDING_UNITS) -> Any:
     """Tell which columns vary by more than rounding.
 
@@ -269,10 +298,7 @@ def varying_columns(X: Any, dtype: DTypeLike | None = None, n_units: int = _ROUN
     >>> varying_columns(np.array([[0.3, 1.0], [0.1 + 0.2, 2.0]]))
     array([False,  True])
     """
-    low, high = X.min(axis=0), X.max(axis=0)
-    if sparse.issparse(X):
-        low, high = low.toarray().ravel(), high.toarray().ravel()
-    low, high = np.asarray(low, dtype=np.float64), np.asarray(high, dtype=np.float64)
+    low, high = column_bounds(X).astype(np.float64)
     eps = np.finfo(X.dtype if dtype is None else dtype).eps
     return high / 2 - low / 2 > n_units / 2 * eps * np.maximum(np.abs(low), np.abs(high))
 
