@@ -45,12 +45,15 @@ $(VENV)/.installed-%: $(VENV)/.installed
 demo: install
 	$(BIN)/python -m skdml demo
 
-# Tests of one xdist_group share their ranks or cluster, so they run in one process.
+# The tests of a file share their models, ranks and clusters, so they run in one process; files
+# in the order of the folders, as the small ones of the documentation come last.
+PYTEST := -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
 test: install
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python $(PYTEST)
 
 test-slow: install
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "slow or not slow" --timeout 1800
+	$(BIN)/python $(PYTEST) -m "slow or not slow" --timeout 1800
 
 # Two at a time; MUTATIONS="linear plot" tries those of files with one of these words.
 test-mutations: install
@@ -74,7 +77,7 @@ fuzz: install
 
 # The core alone, on the oldest versions that pyproject.toml admits.
 test-oldest: .venv-oldest/.installed
-	.venv-oldest/bin/python -m pytest -n 2 --dist loadgroup tests --ignore=tests/test_benchmarks.py
+	.venv-oldest/bin/python $(PYTEST) tests --ignore=tests/test_benchmarks.py
 
 .venv-oldest/.installed: pyproject.toml
 	@test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
@@ -88,7 +91,7 @@ test-newest:
 	@test -x .venv-newest/bin/python || $(PYTHON_NEWEST) -m venv .venv-newest
 	.venv-newest/bin/python -m pip install --quiet --disable-pip-version-check \
 	    --upgrade --upgrade-strategy eager -e ".[all,test]"
-	.venv-newest/bin/python -m pytest -n 2 --dist loadgroup
+	.venv-newest/bin/python $(PYTEST)
 
 lint: install
 	$(BIN)/ruff check .

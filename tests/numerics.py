@@ -49,7 +49,18 @@ def run(kernel, threads):
         return True, "not run: this processor lacks instructions of the kernel"
     if probe.returncode:
         return False, f"failed: no BLAS, status {probe.returncode}"
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", *PATHS, *sys.argv[1:]]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-n",
+        "2",
+        "--dist",
+        "loadfile",
+        *PATHS,
+        *sys.argv[1:],
+    ]
     last = ""
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
         for last in process.stdout:

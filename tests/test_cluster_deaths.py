@@ -17,8 +17,6 @@ from skdml._cluster import WorkerLost, lost_workers, repeat_if_lost
 from skdml._parallel import computed, make_shards
 
 distributed = pytest.importorskip("distributed")
-pytestmark = pytest.mark.xdist_group("deaths on clusters")
-
 BLOCKS = [np.full((3, 2), float(i)) for i in range(4)]
 
 

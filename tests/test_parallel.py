@@ -14,8 +14,6 @@ from threadpoolctl import ThreadpoolController, threadpool_info
 
 from skdml._parallel import find_client, is_dask_array, limit_threads, make_shards
 
-pytestmark = pytest.mark.xdist_group("parallel")
-
 BLOCKS = [np.full((3, 2), float(i)) for i in range(5)]
 
 

@@ -30,8 +30,6 @@ from skdml.deep import distributed  # noqa: E402
 from skdml.deep._batches import classes_of_rank, count_batches  # noqa: E402
 from tests.deep import rank_toys as toys  # noqa: E402
 
-pytestmark = pytest.mark.xdist_group("fits on ranks")
-
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread():

@@ -23,8 +23,6 @@ from skdml.deep._host import RankError  # noqa: E402
 from tests.deep import rank_toys as toys  # noqa: E402
 from tests.sockets import Listeners  # noqa: E402
 
-pytestmark = pytest.mark.xdist_group("faults of ranks")
-
 
 @pytest.fixture(scope="module")
 def digits():

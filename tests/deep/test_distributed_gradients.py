@@ -10,8 +10,6 @@ pytest.importorskip("psutil")
 
 from tests.deep import rank_toys as toys  # noqa: E402
 
-pytestmark = pytest.mark.xdist_group("gradients of ranks")
-
 SIZE = len(toys.COUNTS)
 
 

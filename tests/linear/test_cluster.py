@@ -19,8 +19,6 @@ from skdml.constraints import make_pairs
 
 da = pytest.importorskip("dask.array")
 
-pytestmark = pytest.mark.xdist_group("cluster of linear learners")
-
 LEARNERS = [
     pytest.param(GMMLTransformer(random_state=0), id="GMML"),
     pytest.param(DITMLTransformer(n_constraints=300, random_state=0, tol=1e-9), id="DITML"),

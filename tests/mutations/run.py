@@ -136,7 +136,7 @@ def try_all(mutations: list[Mutation], n_jobs: int) -> list[str]:
         ).stdout.strip()
         if not used.startswith(str(folder)):
             sys.exit(f"the copy in {folder} is not what is imported, but {used}")
-        done = run_tests(folder, tests, "-n", str(n_jobs), "--dist", "loadgroup")
+        done = run_tests(folder, tests, "-n", str(n_jobs), "--dist", "loadfile")
         if done.returncode:
             sys.exit(f"{done.stdout}\nthe tests do not pass without a change.")
         with ThreadPoolExecutor(n_jobs) as pool:

@@ -13,10 +13,7 @@ from skdml import LocalGMMLRanker
 from skdml.datasets import make_ranking
 from skdml.ranking import _local_gmml
 
-pytestmark = [
-    pytest.mark.filterwarnings("error:::skdml"),
-    pytest.mark.xdist_group("cluster of rankers"),
-]
+pytestmark = pytest.mark.filterwarnings("error:::skdml")
 
 FITTED = ("anchors_", "weights_", "widths_")
 
