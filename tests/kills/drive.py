@@ -6,6 +6,7 @@ Reads a line for each fit, and answers with two: that it begins, and how it ende
 import contextlib
 import hashlib
 import os
+import signal
 import sys
 import time
 import warnings
@@ -98,6 +99,8 @@ def _cluster(address):
 def main():
     fit, address = FITS[sys.argv[1]], sys.argv[2] if len(sys.argv) > 2 else ""
     warnings.simplefilter("ignore")
+    # In the background of a shell the signal is ignored, by children too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ["PYTHONWARNINGS"] = "ignore"
     with _cluster(address) as client:
         print("ready", flush=True)
