@@ -16,7 +16,13 @@ from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.utils import check_random_state
 
 from .utils._typing import MatrixLike, RandomStateLike
-from .utils.validation import check_class_labels, check_named_array, encode, naming
+from .utils.validation import (
+    check_class_labels,
+    check_named_array,
+    encode,
+    naming,
+    unit_for_squares,
+)
 
 __all__ = ["check_pairs", "make_local_pairs", "make_pairs", "make_triplets"]
 
@@ -130,6 +136,8 @@ def make_local_pairs(
     _check_count("n_constraints", n_constraints, minimum=2)
     _check_count("n_neighbors", n_neighbors, minimum=1)
     _check_classes(np.bincount(codes))
+    unit = unit_for_squares(X)
+    X = X if unit == 1 else X.astype(np.float64) / unit
     anchors = check_random_state(random_state).permutation(n_samples)
 
     wanted = {True: n_constraints - n_constraints // 2, False: n_constraints // 2}

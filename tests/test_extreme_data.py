@@ -18,7 +18,9 @@ from skdml import (
     SSDMLEmbedder,
     WassersteinGenerator,
 )
+from skdml.constraints import make_local_pairs
 from skdml.metrics import (
+    cluster_nmi,
     frechet_distance,
     nearest_row_ratio,
     recall_at_k,
@@ -181,3 +183,33 @@ def test_an_entropy_that_is_too_small_ends_with_a_warning(params):
     with pytest.warns(ConvergenceWarning, match=r"Sinkhorn.* after \d+ .* off by .*'exact'"):
         value = sinkhorn_divergence(A, B, b=weights / weights.sum(), **params)
     assert np.isfinite(value)
+
+
+@pytest.mark.parametrize("normalize", ["both", "query", "column", None])
+@pytest.mark.parametrize("factor", [1e-200, 1e200])
+def test_documents_far_from_those_of_fit_are_ranked(factor, normalize):
+    qid = np.repeat(np.arange(6), 10)
+    ranker = LocalGMMLRanker(
+        max_epochs=1, normalize=normalize, query_weights="neighbours", random_state=0
+    )
+    ranker.fit(X, Y, qid)
+    assert np.isfinite(ranker.predict(factor * X, qid)).all()
+    assert np.isfinite(ranker.predict(factor * X, qid, query=X[:1])).all()
+    with pytest.raises(ValueError, match=r"X has .* leave the range"):
+        ranker.predict(1e300 * X, qid)
+
+
+def test_clusters_and_local_pairs_of_any_scale():
+    expected = cluster_nmi(X, Y, random_state=0), make_local_pairs(X, Y, 20, random_state=0)[0]
+    for far in (1e-200 * X, 1e200 * X, (1e30 * X).astype(np.float32)):
+        assert cluster_nmi(far, Y, random_state=0) == pytest.approx(expected[0])
+        np.testing.assert_array_equal(make_local_pairs(far, Y, 20, random_state=0)[0], expected[1])
+
+
+def test_a_step_that_is_too_long_is_an_error_without_a_warning():
+    model = AsymmetricMetricClassifier(max_iter=2, lr=1e300, random_state=0)
+    with pytest.raises(ValueError, match=r"not finite.*smaller lr"):
+        model.fit(X, Y)
+    fitted = AsymmetricMetricClassifier(max_iter=1, random_state=0).fit(X, Y)
+    with pytest.raises(ValueError, match=r"queries has .* leave the range"):
+        fitted.pair_distance(1e300 * X, X)

@@ -344,7 +344,7 @@ class AsymmetricMetricClassifier(
             same_rows=X_query is None,
             held_out=hold_out(query_codes, self.validation_fraction, rng),
             costs=check_costs(self.cost_matrix, len(self.classes_)),
-            n_neighbors=self.n_neighbors,
+            n_neighbors=int(self.n_neighbors),
         )
 
     def _check_rows(self, X, name="X"):
@@ -357,6 +357,7 @@ class AsymmetricMetricClassifier(
             if name == "X":
                 raise
             raise ValueError(re.sub(r"\bX\b", name, str(error))) from error
+        check_scale(X, name, may_be_small=True)
         return as_dense(X, name)
 
     def _fit_linear(self, problem, rng, progress):
@@ -386,9 +387,9 @@ class AsymmetricMetricClassifier(
             lr = _LR if self.lr is None else self.lr
             lr *= np.sqrt((np.mean(maps.U**2) + np.mean(maps.V**2)) / 2)
             n_tied = self.max_iter // 2 if maps.symmetric and not self.symmetric else None
-            trainings.append(
-                self._train(maps, problem, lr, rng, progress, attributes, n_tied=n_tied)
-            )
+            with np.errstate(over="ignore", invalid="ignore"):  # steps too long are an error there
+                training = self._train(maps, problem, lr, rng, progress, attributes, n_tied=n_tied)
+            trainings.append(training)
         # The first is the simpler model: another one must be better by a standard error.
         training = trainings[0]
         if trainings[-1].vote_cost < training.vote_cost - training.vote_error:
@@ -440,7 +441,8 @@ class AsymmetricMetricClassifier(
         return training
 
     def _index(self, coordinates, labels):
-        return KNeighborsClassifier(self.n_neighbors, n_jobs=self.n_jobs).fit(coordinates, labels)
+        neighbors = KNeighborsClassifier(int(self.n_neighbors), n_jobs=self.n_jobs)
+        return neighbors.fit(coordinates, labels)
 
     def _train(self, maps, problem, lr, rng, progress, attributes, n_tied=None, n_free=0):
         return train(

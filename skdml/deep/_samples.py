@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import warnings
 from collections.abc import Callable
@@ -104,7 +105,7 @@ class SamplesMixin(BaseEstimator):
         sample_shape = None
         if getattr(X, "ndim", 2) == 4:
             sample_shape = tuple(X.shape[1:])
-            X = X.reshape(len(X), -1)
+            X = X.reshape(len(X), math.prod(sample_shape))
         n_least = 2 if reset else 1
         if isinstance(X, np.memmap) and X.dtype == np.float32 and X.ndim == 2 and len(X) >= n_least:
             self._check_file(X, reset)

@@ -97,7 +97,8 @@ class DITMLTransformer(LinearMetricLearner):
     kkt_residual_ : float
         Largest relative violation of the optimality conditions.
     duality_gap_ : float
-        The objective is at most this far above its optimum.
+        The objective is at most this far above its optimum. Infinite for ``gamma=inf`` where a
+        bound is violated at all.
     n_iter_ : int
         Newton steps, rounds or sweeps.
     stop_reason_ : str

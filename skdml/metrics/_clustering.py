@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.cluster import KMeans
 from sklearn.metrics import normalized_mutual_info_score
 from sklearn.metrics.cluster import pair_confusion_matrix
 
 from ..utils._typing import MatrixLike, RandomStateLike
-from ..utils.validation import encode
+from ..utils.validation import encode, unit_for_squares
 from ._validation import check_count, check_embeddings, check_vector
 
 
@@ -28,7 +29,8 @@ def _clusters(
             f"n_clusters must not exceed the number of embeddings, {len(X)}, got {n_clusters}."
         )
     k_means = KMeans(n_clusters, n_init=check_count(n_init, "n_init"), random_state=random_state)
-    return codes, k_means.fit(X).labels_
+    unit = unit_for_squares(X)
+    return codes, k_means.fit(X if unit == 1 else X.astype(np.float64) / unit).labels_
 
 
 def cluster_nmi(

@@ -21,7 +21,7 @@ from ..utils._bases import BaseEstimator
 from ..utils._fit import FitProgress, fit_method
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions, validate_data
 from ..utils._typing import MatrixLike, RandomStateLike, Request
-from ..utils.validation import as_dense, check_named_array, naming
+from ..utils.validation import as_dense, check_named_array, check_scale, naming
 from ._local_gmml_solver import AnchorModel, build_model, fit_query_weights, train
 from ._local_metrics import choose_rank, draw_groups, learn_local_metric
 from ._queries import Candidates, column_scale, group_rows, make_features
@@ -33,6 +33,9 @@ _MIN_HELD_OUT = 2
 _PATIENCE = 10
 # Training queries whose weights an unseen query takes.
 _NEIGHBOURS = 10
+# Documents may be of any scale up to 2 to this power. Those that are further than this from the
+# documents of fit are as far as can be: squares stay finite.
+_MOST_EXPONENT, _FAR = 800, 1e60
 # Rows that are scored at a time, in whole queries.
 _CHUNK = 2_000
 
@@ -330,15 +333,19 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
                 raise
             raise ValueError(re.sub(r"\bX\b", f"X{suffix}", str(error))) from error
         X = as_dense(X, f"X{suffix}")
+        check_scale(X, f"X{suffix}", exponent=_MOST_EXPONENT)
         y = _check_grades(y, len(X), f"y{suffix}")
         return X, y, group_rows(qid, len(X), f"qid{suffix}")
 
     def _features(self, X, queries):
         """Return the documents as the model sees them, in the order of `queries.order`."""
-        return make_features(X, queries, self.normalize, self._scale, self._unit, self._used)
+        features = make_features(X, queries, self.normalize, self._scale, self._unit, self._used)
+        return np.clip(features, -_FAR, _FAR, out=features)
 
     def _place(self, X, candidates):
-        return candidates.place(X, self.normalize, self._scale, self._used) * self._unit
+        with np.errstate(over="ignore"):
+            features = candidates.place(X, self.normalize, self._scale, self._used) * self._unit
+        return np.clip(features, -_FAR, _FAR, out=features)
 
     def _choose_unit(self, features, queries):
         """Return a factor that makes distances comparable: to the thesis's, or of order one."""
@@ -457,6 +464,7 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
         """
         check_is_fitted(self)
         X = as_dense(validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False))
+        check_scale(X, exponent=_MOST_EXPONENT)
         queries = group_rows(qid, len(X)).by_size()
         examples = self._check_examples(query, len(X))
         scores = np.empty(len(X))
@@ -514,6 +522,7 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
         if self.query_weights == "per-query" or not self._own_weights:
             return self._model.weights
         difference = (self._centres - documents.mean(axis=0)) / self._neighbour_scale
+        difference /= max(np.abs(difference).max(), 1.0)  # huge ones are not squared
         nearest = np.argsort(np.sum(difference**2, axis=1), kind="stable")[:_NEIGHBOURS]
         return np.mean([list(self._own_weights.values())[n] for n in nearest], axis=0)
 

@@ -128,9 +128,12 @@ def propagate(
     target = (1 - damping) * np.asarray(start, dtype=float)
     is_symmetric = abs(flow - flow.T).max() == 0
     solve = _conjugate_gradients if is_symmetric else _bicgstab
-    values = solve(flow, target, damping, tol / 10)  # what is summed up strays from what is left
-    residual, limit = _residual(flow, target, values, damping, tol)
-    if residual > limit:
+    with np.errstate(over="ignore", invalid="ignore"):  # a breakdown shows in the residual
+        values = solve(
+            flow, target, damping, tol / 10
+        )  # what is summed up strays from what is left
+        residual, limit = _residual(flow, target, values, damping, tol)
+    if not residual <= limit:
         system = sparse.eye_array(len(target), format="csc") - damping * flow.tocsc()
         values = splu(system).solve(target)
         residual, _ = _residual(flow, target, values, damping, tol)
@@ -174,7 +177,8 @@ def _bicgstab(flow, target, damping, tol, max_iter=_MAX_STEPS):
     shadow, direction = residual, residual.copy()
     product = dot(shadow, residual)
     for _ in range(max_iter):
-        if np.abs(residual).max(initial=0) <= bound:
+        largest = np.abs(residual).max(initial=0)
+        if largest <= bound or not np.isfinite(largest):
             break
         moved = apply(direction)
         step = divide(product, dot(shadow, moved))

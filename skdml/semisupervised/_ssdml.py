@@ -29,7 +29,7 @@ from ..utils._fit import FitProgress, copy_part, fit_method
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions
 from ..utils._torch import seeded_torch
 from ..utils._typing import MatrixLike, RandomStateLike
-from ..utils.validation import as_array, check_varies
+from ..utils.validation import as_array, check_varies, encode, naming
 from ._input import check_neighbors, encode_partial_labels, labelled_rows
 from ._ssdml_objectives import make_objective
 from ._ssdml_training import MetricModel, Plan, final_factor, propagate_all, train
@@ -491,7 +491,8 @@ class SSDMLEmbedder(
         embeddings = self.transform(X)
         if y is None:
             raise ValueError("score requires y to be passed, but the target y is None.")
-        y = column_or_1d(as_array(y), warn=True)
+        with naming("y"):
+            y = column_or_1d(as_array(y), warn=True)
         if len(y) != len(embeddings):
             raise ValueError(
                 f"y has {len(y)} labels for {len(embeddings)} samples of X: one class label per "
@@ -500,4 +501,9 @@ class SSDMLEmbedder(
         labelled = labelled_rows(y)
         if labelled.sum() < 2:
             raise ValueError("y has less than two labelled samples: there is nothing to score.")
-        return recall_at_k(embeddings[labelled], y[labelled], k=1)
+        _, codes = encode(y[labelled], "y")
+        if np.bincount(codes).max() < 2:
+            raise ValueError(
+                "y has no class with two labelled samples, so there is no neighbour to find."
+            )
+        return recall_at_k(embeddings[labelled], codes, k=1)

@@ -92,7 +92,7 @@ def sinkhorn_divergence(
             f"{tuple(B.shape)}."
         )
     check_transport(p, reg, solver)
-    if eta is not None and not (isinstance(eta, Real) and eta > 0):
+    if eta is not None and not (isinstance(eta, Real) and 0 < eta < np.inf):
         raise ValueError(f"eta must be a number above 0, or None, got {eta!r}.")
     a, b = _as_batch(a, "a", single), _as_batch(b, "b", single)
     a, b = check_weights(a, A, "a"), check_weights(b, B, "b")
@@ -172,7 +172,7 @@ def check_transport(p: Any, reg: Any, solver: Any, name: str = "reg") -> None:
     """Check the parameters of a transport problem; `name` is that of the entropy's weight."""
     if not isinstance(p, Real) or p not in (1, 2):
         raise ValueError(f"p must be 1 (distance) or 2 (squared distance), got {p!r}.")
-    if not (isinstance(reg, Real) and float(reg) > 0):
+    if not (isinstance(reg, Real) and 0 < float(reg) < np.inf):
         raise ValueError(
             f"{name} must be a number above 0, got {reg!r}; for transport without entropy use "
             f"solver='exact'."

@@ -211,7 +211,12 @@ def _largest(X):
 
 
 def check_scale(
-    X: Any, name: str = "X", dtype: DTypeLike = np.float64, *, may_be_small: bool = False
+    X: Any,
+    name: str = "X",
+    dtype: DTypeLike = np.float64,
+    *,
+    exponent: int | None = None,
+    may_be_small: bool = False,
 ) -> None:
     """Refuse numbers so large or so small that what is computed from them leaves its range.
 
@@ -223,6 +228,9 @@ def check_scale(
         The parameter, named in errors.
     dtype : dtype, default=float64
         In which they are worked on.
+    exponent : int, default=None
+        Numbers from 2 to the power of minus this to 2 to the power of it are accepted. None:
+        those whose squares are in range.
     may_be_small : bool, default=False
         Whether only numbers that are too large are refused.
 
@@ -236,7 +244,7 @@ def check_scale(
     """
     largest = _largest(X)
     dtype = np.dtype(dtype)
-    limit = 2.0 ** _EXPONENTS[dtype]
+    limit = 2.0 ** (exponent or _EXPONENTS[dtype])
     if largest > limit or (0 < largest < 1 / limit and not may_be_small):
         what = "values up to" if largest > 1 else "no value above"
         which = "squares" if dtype == np.float32 else "products of squares"

@@ -194,11 +194,14 @@ def _look_at_rest(subject, before, verdict):
 
 
 def fitted(estimator: Any) -> dict[str, Any]:
-    """Return the fitted attributes, without measurements of sockets that may be NaN."""
+    """Return the fitted attributes, without those that may be NaN or infinite."""
+    left_out = {"traffic_", "timing_"}
+    if getattr(estimator, "gamma", None) == np.inf:  # without slack, any violation
+        left_out.add("duality_gap_")
     return {
         name: value
         for name, value in vars(estimator).items()
-        if name.endswith("_") and not name.startswith("_") and name not in ("traffic_", "timing_")
+        if name.endswith("_") and not name.startswith("_") and name not in left_out
     }
 
 
