@@ -35,7 +35,7 @@ _PATIENCE = 10
 _NEIGHBOURS = 10
 # Documents may be of any scale up to 2 to this power. Those that are further than this from the
 # documents of fit are as far as can be: squares stay finite.
-_MOST_EXPONENT, _FAR = 800, 1e60
+_MOST_EXPONENT, _FAR = 950, 1e60
 # Rows that are scored at a time, in whole queries.
 _CHUNK = 2_000
 
