@@ -34,7 +34,7 @@ from ._cluster import WorkerLost, find_workers, lost_workers, repeat_if_lost, wa
 from ._optional import optional_import
 
 # Arguments above this size come to each dask worker once, not along with every task.
-_BROADCAST_BYTES = 100_000
+_LARGE_BYTES = 100_000
 # Up to this many terms of a sum are fetched and added here, which takes one round trip less.
 _FEW_TERMS = 4
 _LOST = ("cancelled", "lost", "error")
@@ -319,7 +319,7 @@ class DaskShards:
         sent, n_bytes = [], 0
         for arg in args:
             size = _nbytes(arg)
-            if size > _BROADCAST_BYTES:
+            if size > _LARGE_BYTES:
                 n_bytes += size * len(find_workers(self._client))
                 # Workers fetch it from each other. To broadcast would wait for ever for a dead one.
                 arg = self._client.scatter([arg], hash=False)[0]

@@ -333,7 +333,6 @@ class AsymmetricMetricClassifier(
             queries, query_codes = X, codes
         else:
             queries = self._check_rows(X_query, "X_query")
-            check_scale(queries, "X_query")
             query_codes = encode_query_labels(y_query, len(queries), self.classes_, name)
         check_neighbors(self.n_neighbors, self.n_candidates, codes)
         return Problem(

@@ -19,9 +19,9 @@ from ..utils._bases import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Trans
 from ..utils._fit import FitProgress, fit_method
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions
 from ..utils._typing import MatrixLike, RandomStateLike
-from ..utils.validation import encode
+from ..utils.validation import encode, label_vector
 from ._assembly import OPTIMIZERS
-from ._input import as_label_vector, check_changes, encode_labels
+from ._input import check_changes, encode_labels
 from ._modules import NAMED
 from ._net import embed
 from ._ranks import world_size
@@ -435,7 +435,7 @@ class DeepMetricEmbedder(
             Between 0 and 1.
         """
         embeddings = self.transform(X)
-        _, codes = encode(as_label_vector(y, len(embeddings)), "y")
+        _, codes = encode(label_vector(y, len(embeddings)), "y")
         if np.bincount(codes).max() < 2:
             raise ValueError("y has no class with two samples, so there is no neighbour to find.")
         return recall_at_k(embeddings, codes, k=1, metric=self.metric_)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..utils.validation import as_array, encode, naming
+from ..utils.validation import encode, label_vector
 
 
 def flat_shape(n_features: int, input_shape: Any, module: Any) -> tuple[int, ...]:
@@ -61,20 +61,6 @@ def check_coreset(share: float, codes: NDArray) -> None:
         )
 
 
-def as_label_vector(y: Any, n_samples: int) -> NDArray:
-    """Return one label per sample as an array; a column is flattened."""
-    with naming("y"):
-        y = as_array(y)
-    if y.ndim == 2 and y.shape[1] == 1:
-        y = y[:, 0]
-    if y.shape != (n_samples,):
-        raise ValueError(
-            f"y has shape {y.shape} for {n_samples} samples of X: one class label per sample is "
-            "needed."
-        )
-    return y
-
-
 def encode_labels(y: Any, n_samples: int, name: str) -> tuple[NDArray, NDArray]:
     """Return the classes, sorted, and the number of each sample's class.
 
@@ -96,7 +82,7 @@ def encode_labels(y: Any, n_samples: int, name: str) -> tuple[NDArray, NDArray]:
     """
     if y is None:
         raise ValueError(f"{name} requires y to be passed, but the target y is None.")
-    y = as_label_vector(y, n_samples)
+    y = label_vector(y, n_samples)
     if y.dtype.kind == "f" and not np.isfinite(y).all():
         raise ValueError("y contains NaN or infinity: every sample needs a class label.")
     if y.dtype.kind in "iuf" and (y == -1).any():

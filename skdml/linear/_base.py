@@ -84,8 +84,11 @@ class LinearMetricLearner(
                 dtype=[np.float64, np.float32],
                 ensure_min_samples=2,
             )
-            check_scale(X)
-            check_varies(X)
+        bounds = column_bounds(X)
+        if not np.isfinite(bounds).all():  # of dask arrays; others were looked at before
+            raise ValueError("Input X contains NaN or infinity.")
+        check_scale(bounds)
+        check_varies(bounds)
         n_samples, n_features = X.shape
         if self.n_components is not None and self.n_components > n_features:
             raise ValueError(
@@ -127,11 +130,6 @@ class LinearMetricLearner(
         if X.dtype not in (np.float32, np.float64):
             X = X.astype(np.float64)
         if reset:
-            bounds = column_bounds(X)
-            if not np.isfinite(bounds).all():
-                raise ValueError("Input X contains NaN or infinity.")
-            check_scale(bounds)
-            check_varies(bounds)
             self.n_features_in_ = X.shape[1]
         elif X.shape[1] != self.n_features_in_:
             raise ValueError(

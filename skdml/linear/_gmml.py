@@ -188,6 +188,11 @@ class GMMLTransformer(LinearMetricLearner):
         inverse, outside = prior_inverse(prior, span)
         S = S + self.reg * unit * inverse
         D = D + self.reg * unit * np.linalg.inv(inverse)
+        if not max(np.abs(S).max(), np.abs(D).max()) < 2.0**500:
+            raise ValueError(
+                f"reg={self.reg} times the squared differences of X leaves the range of float64: "
+                "lower reg."
+            )
         try:
             A = geometric_mean(S, D, self.geodesic)
         except LinAlgError:

@@ -216,14 +216,16 @@ class MahalanobisMetric:
         return self._norms(X - Y)
 
     def _norms(self, differences):
-        unit = unit_for_squares(differences)
-        if unit != 1:  # an exact power of two
-            return unit * self._norms(differences.astype(np.float64) / unit)
+        with np.errstate(over="ignore"):
+            if sparse.issparse(differences):
+                squared = np.asarray(differences.multiply(differences).sum(axis=1)).ravel()
+            else:
+                squared = np.einsum("ij,ij->i", differences, differences)
+        if not 1e-30 < squared.max(initial=0) < 1e30:  # seldom, so that other calls are fast
+            unit = unit_for_squares(differences)
+            if unit != 1:  # an exact power of two
+                return unit * self._norms(differences.astype(np.float64) / unit)
         along = self._project(differences)
-        if sparse.issparse(differences):
-            squared = np.asarray(differences.multiply(differences).sum(axis=1)).ravel()
-        else:
-            squared = np.einsum("ij,ij->i", differences, differences)
         return np.sqrt(np.maximum(self.scale * squared + along**2 @ self.weights, 0))
 
     def pairwise(self, X: MatrixLike, Y: MatrixLike | None = None) -> NDArray:

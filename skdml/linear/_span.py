@@ -17,6 +17,7 @@ from scipy import sparse
 from scipy.linalg import lapack, solve_triangular
 
 from .._parallel import computed, is_dask_array, make_shards
+from ..utils.validation import column_bounds
 from ._metric import MahalanobisMetric, SparseRows
 
 # Columns per block of the Gram matrix; a number of its own, so that the sum of the blocks does
@@ -175,16 +176,12 @@ def find_span(
 
 
 def _column_mean(X):
-    if sparse.issparse(X):
-        mean = np.asarray(X.mean(axis=0)).ravel()
-        low, high = X.min(axis=0).toarray().ravel(), X.max(axis=0).toarray().ravel()
-    elif is_dask_array(X):  # in one pass; exact for constant columns
+    if is_dask_array(X):  # in one pass; exact for constant columns
         first = X[:1].astype(np.float64)
         return computed(first[0] + (X - first).mean(axis=0))
-    else:
-        mean, low, high = X.mean(axis=0, dtype=np.float64), X.min(axis=0), X.max(axis=0)
+    mean = np.asarray(X.mean(axis=0, dtype=np.float64)).ravel()
     # The mean of a constant column may be off by rounding, which would count as a direction.
-    return np.clip(mean, low, high)
+    return np.clip(mean, *column_bounds(X))
 
 
 def _centred_gram(X, mean, n_jobs, client):

@@ -129,9 +129,8 @@ def propagate(
     is_symmetric = abs(flow - flow.T).max() == 0
     solve = _conjugate_gradients if is_symmetric else _bicgstab
     with np.errstate(over="ignore", invalid="ignore"):  # a breakdown shows in the residual
-        values = solve(
-            flow, target, damping, tol / 10
-        )  # what is summed up strays from what is left
+        # The solver updates its residual, which drifts from the true one: hence a tenth of tol.
+        values = solve(flow, target, damping, tol / 10)
         residual, limit = _residual(flow, target, values, damping, tol)
     if not residual <= limit:
         system = sparse.eye_array(len(target), format="csc") - damping * flow.tocsc()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..utils.validation import as_array, encode
+from ..utils.validation import as_array, encode, label_vector
 
 
 def labelled_rows(y: Any) -> NDArray[np.bool_]:
@@ -53,14 +53,7 @@ def encode_partial_labels(
     """
     if y is None:
         raise ValueError(f"{name} requires y to be passed, but the target y is None.")
-    y = as_array(y)
-    if y.ndim == 2 and y.shape[1] == 1:
-        y = y[:, 0]
-    if y.shape != (n_samples,):
-        raise ValueError(
-            f"y has shape {y.shape} for {n_samples} samples of X: one class label per sample is "
-            "needed, -1 for samples without one."
-        )
+    y = label_vector(y, n_samples, ", -1 for samples without one")
     labelled = labelled_rows(y)
     if not labelled.any():
         raise ValueError("y is -1 everywhere: some samples need a class label, of two classes.")

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state, column_or_1d
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from ..deep._assembly import OPTIMIZERS
@@ -29,7 +29,7 @@ from ..utils._fit import FitProgress, copy_part, fit_method
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions
 from ..utils._torch import seeded_torch
 from ..utils._typing import MatrixLike, RandomStateLike
-from ..utils.validation import as_array, check_varies, encode, naming
+from ..utils.validation import check_varies, encode, label_vector
 from ._input import check_neighbors, encode_partial_labels, labelled_rows
 from ._ssdml_objectives import make_objective
 from ._ssdml_training import MetricModel, Plan, final_factor, propagate_all, train
@@ -491,13 +491,7 @@ class SSDMLEmbedder(
         embeddings = self.transform(X)
         if y is None:
             raise ValueError("score requires y to be passed, but the target y is None.")
-        with naming("y"):
-            y = column_or_1d(as_array(y), warn=True)
-        if len(y) != len(embeddings):
-            raise ValueError(
-                f"y has {len(y)} labels for {len(embeddings)} samples of X: one class label per "
-                "sample is needed, -1 for samples without one."
-            )
+        y = label_vector(y, len(embeddings), ", -1 for samples without one")
         labelled = labelled_rows(y)
         if labelled.sum() < 2:
             raise ValueError("y has less than two labelled samples: there is nothing to score.")

@@ -17,8 +17,8 @@ from ..utils.validation import check_named_array, check_scale, naming
 _LARGEST_EXPONENT = 500.0
 # Iterations grow as the entropy falls: so many over `reg`.
 _ITERATIONS = 100
-# Enough for the default `reg`, and for smaller ones as many as some seconds allow.
-_LEAST_MOST, _MOST_ITERATIONS, _MOST_NUMBERS = 2000, 20_000, 10**9
+# Most iterations, for many and for few costs: so many costs in all take some seconds.
+_ITERATION_LIMITS, _COST_LIMIT = (2000, 20_000), 10**9
 _TOL = 1e-7
 # Of the network simplex, which tells by itself where these are not enough.
 _MOST_PIVOTS = 10_000_000
@@ -192,7 +192,7 @@ def check_weights(weights: Any, clouds: Any, name: str) -> Any:
             f"{name} must have one weight for each point, shape {(n_clouds, n_points)}, got "
             f"{tuple(weights.shape)}."
         )
-    plain = backend.to_numpy(weights)
+    plain = _plain(weights)
     if (plain < 0).any():
         raise ValueError(f"{name} must have no negative weight.")
     wrong = ~(np.abs(plain.sum(axis=1) - 1) <= 1e-4)  # NaN too
@@ -201,7 +201,7 @@ def check_weights(weights: Any, clouds: Any, name: str) -> Any:
             f"{name} must sum to 1 in each cloud; {wrong.sum()} of {n_clouds} do not. Divide the "
             f"weights of a cloud by their sum."
         )
-    return weights
+    return weights if hasattr(clouds, "detach") else plain
 
 
 def cost_matrices(A: Any, B: Any, p: int) -> Any:
@@ -244,7 +244,7 @@ def entropic_values(
     small = float(constant.max()) <= _LARGEST_EXPONENT * eta
     if max_iter is None:
         typical = float(np.median(_plain(constant)))
-        most = np.clip(_MOST_NUMBERS / constant.numel(), _LEAST_MOST, _MOST_ITERATIONS)
+        most = np.clip(_COST_LIMIT / constant.numel(), *_ITERATION_LIMITS)
         max_iter = int(np.clip(_ITERATIONS * typical / eta, _ITERATIONS, most))
     result = batch.solve_batch(
         constant,

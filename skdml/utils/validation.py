@@ -99,6 +99,41 @@ def check_class_labels(y: Any, name: str) -> NDArray:
     return y
 
 
+def label_vector(y: Any, n_samples: int, hint: str = "") -> NDArray:
+    """Return one label per sample as an array; a column is flattened.
+
+    Parameters
+    ----------
+    y : array-like of shape (n_samples,) or (n_samples, 1)
+        Class labels.
+    n_samples : int
+        How many there should be.
+    hint : str, default=""
+        The end of the error's sentence.
+
+    Returns
+    -------
+    y : ndarray of shape (n_samples,)
+        The labels.
+
+    Examples
+    --------
+    >>> from skdml.utils.validation import label_vector
+    >>> label_vector([["a"], ["b"]], 2)
+    array(['a', 'b'], dtype='<U1')
+    """
+    with naming("y"):
+        y = as_array(y)
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.shape != (n_samples,):
+        raise ValueError(
+            f"y has shape {y.shape} for {n_samples} samples of X: one class label per sample is "
+            f"needed{hint}."
+        )
+    return y
+
+
 # Numbers between 2 to the power of minus and plus these keep what is computed from them in range:
 # products of two squares in double precision, squares in single.
 _EXPONENTS = {np.dtype(np.float64): 240, np.dtype(np.float32): 60}
@@ -180,12 +215,12 @@ def unit_for_squares(X: Any) -> float:
     Parameters
     ----------
     X : array or sparse matrix
-        Finite numbers of float32 or float64.
+        Numbers of float32 or float64.
 
     Returns
     -------
     unit : float
-        1 where nothing needs to be done.
+        1 where nothing needs to be done, or nothing can be done as they are not finite.
 
     Examples
     --------
@@ -198,7 +233,7 @@ def unit_for_squares(X: Any) -> float:
     """
     largest = _largest(X)
     exponent = _EXPONENTS[np.dtype(np.float32 if X.dtype == np.float32 else np.float64)]
-    if largest == 0 or 2.0**-exponent <= largest <= 2.0**exponent:
+    if 2.0**-exponent <= largest <= 2.0**exponent or largest == 0 or not np.isfinite(largest):
         return 1.0
     return 2.0 ** (int(np.frexp(largest)[1]) - 1)
 

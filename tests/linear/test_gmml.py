@@ -343,6 +343,8 @@ def test_other_bad_input(wine):
         wide = np.random.default_rng(seed).standard_normal((6, 20))
         with pytest.raises(ValueError, match="raise reg"):
             GMMLTransformer(reg=0).fit(wide, [0, 0, 0, 1, 1, 1])
+    with pytest.raises(ValueError, match=r"reg=1e\+300 .* lower reg"):
+        GMMLTransformer(reg=1e300).fit(X, y)
     with pytest.raises(ValueError, match=r"n_components=15 is more than the 5 dimensions"):
         GMMLTransformer(n_components=15).fit(rng.standard_normal((6, 20)), [0, 0, 0, 1, 1, 1])
     model = GMMLTransformer().fit(X, y)

@@ -146,5 +146,15 @@ def test_distances_of_any_scale(dtype, make, scale):
         far_X, far_Y = make((X * unit).astype(dtype)), make((Y * unit).astype(dtype))
         expected = metric.pair_distance(X.astype(float), Y.astype(float))
         np.testing.assert_allclose(metric.pair_distance(far_X, far_Y) / unit, expected, rtol=1e-5)
+        one = metric(X[0] * unit, Y[0] * unit)
+        np.testing.assert_allclose(one / unit, expected[0], rtol=1e-5)
         expected = metric.pairwise(X.astype(float), Y.astype(float))
         np.testing.assert_allclose(metric.pairwise(far_X, far_Y) / unit, expected, rtol=1e-5)
+
+
+def test_distances_to_missing_values_are_missing():
+    metric = MahalanobisMetric(2)
+    assert np.isnan(metric([np.nan, 0], [1, 2]))
+    np.testing.assert_equal(
+        metric.pair_distance([[0, 0], [0, np.nan]], [[3, 4], [0, 0]]), [5, np.nan]
+    )

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_digits, load_wine
-from sklearn.exceptions import ConvergenceWarning, DataConversionWarning
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import make_scorer
 from sklearn.model_selection import GridSearchCV
 from sklearn.neighbors import KNeighborsClassifier
@@ -385,14 +385,13 @@ def test_convolutional_network_sees_edges(digits):
     np.testing.assert_allclose(model.transform(X + 0.5), model.transform(X), atol=1e-4)
 
 
-def test_score_takes_a_column_with_a_warning_and_refuses_other_shapes(fitted, digits):
+def test_score_takes_a_column_and_refuses_other_shapes(fitted, digits):
     X, _, y = digits
-    with pytest.warns(DataConversionWarning, match="column-vector"):
-        assert fitted.score(X, y[:, None]) == fitted.score(X, y)
+    assert fitted.score(X, y[:, None]) == fitted.score(X, y)
     for wrong, message in (
-        (y[:-3], rf"y has {len(y) - 3} labels for {len(y)} samples"),
-        (np.append(y, 1), rf"y has {len(y) + 1} labels for {len(y)} samples"),
-        (np.column_stack([y, y]), "y should be a 1d array"),
+        (y[:-3], rf"y has shape \({len(y) - 3},\) for {len(y)} samples"),
+        (np.append(y, 1), rf"y has shape \({len(y) + 1},\) for {len(y)} samples"),
+        (np.column_stack([y, y]), rf"y has shape \({len(y)}, 2\) for {len(y)} samples"),
         (None, "the target y is None"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -78,6 +78,16 @@ def test_weights_are_those_of_the_program():
     np.testing.assert_allclose(near, exact(A, B, 2, a, b), rtol=0.06)
 
 
+def test_weights_may_be_of_the_other_kind():
+    A, B = make_clouds(4)
+    a = np.random.default_rng(0).dirichlet(np.ones(7), 6)
+    expected = sinkhorn_divergence(A, B, a=a)
+    assert isinstance(sinkhorn_divergence(A, B, a=torch.from_numpy(a)), np.ndarray)
+    np.testing.assert_allclose(sinkhorn_divergence(A, B, a=torch.from_numpy(a)), expected)
+    tensors = sinkhorn_divergence(torch.from_numpy(A), torch.from_numpy(B), a=a)
+    np.testing.assert_allclose(tensors.numpy(), expected)
+
+
 def test_a_single_pair_is_a_scalar_and_tensors_are_tensors():
     A, B = make_clouds(5)
     every = sinkhorn_divergence(A, B, eta=0.1)
