@@ -1,6 +1,11 @@
 import importlib.util
+import signal
 
 import pytest
+
+# Programs in the background of a shell ignore interrupts, and so would those that tests start.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A script that real ranks run; it cannot be looked through for examples without torch.
 collect_ignore = [] if importlib.util.find_spec("torch") else ["deep/rank_toys.py"]

@@ -268,10 +268,13 @@ def test_no_process_is_left_when_the_script_ends(signum, tmp_path, monkeypatch):
     path.write_text(SCRIPT.replace("max_epochs=1", "max_epochs=10_000"))
     with open(tmp_path / "output", "w") as output:
         process = subprocess.Popen([sys.executable, str(path)], stderr=output, cwd=tmp_path)
-        wait_for(lambda: len(toys.marked(mark)) == 4)  # itself, the host and two ranks
-        time.sleep(1)
-        process.send_signal(signum)
-        process.wait(20)
+        try:
+            wait_for(lambda: len(toys.marked(mark)) == 4)  # itself, the host and two ranks
+            time.sleep(1)
+            process.send_signal(signum)
+            process.wait(20)
+        finally:
+            process.kill()
     wait_for(lambda: not toys.marked(mark), seconds=10)
     if signum == signal.SIGINT:
         assert "KeyboardInterrupt" in (tmp_path / "output").read_text()
