@@ -1,7 +1,8 @@
-"""What all learners of one linear metric share."""
+"""Base class of the estimators that learn one linear metric from pairs."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Self
 
@@ -10,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 from sklearn.utils.validation import check_is_fitted
 
-from .._parallel import is_dask_array
+from .._parallel import find_client, is_dask_array
 from ..constraints import check_pairs, make_pairs
 from ..utils._bases import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from ..utils._pairs import check_index_pairs
@@ -25,7 +26,50 @@ from ..utils.validation import (
     naming,
 )
 from ._metric import MahalanobisMetric
-from ._span import find_span
+from ._pairs import PairDifferences
+from ._span import Span, check_prior, find_span, prior_inverse
+
+
+@dataclass(frozen=True)
+class TrainingPairs:
+    """Pairs of rows in coordinates of their span, with the prior in the same coordinates.
+
+    Attributes
+    ----------
+    pairs : ndarray of shape (n_pairs, 2)
+        Row indices into X.
+    labels : ndarray of shape (n_pairs,)
+        +1 for similar pairs, -1 for dissimilar ones.
+    places : ndarray of shape (n_pairs, 2)
+        Row indices into the coordinates of the span.
+    span : Span
+        Of the rows that are in pairs.
+    prior_inverse : ndarray of shape (rank, rank)
+        The inverse of the prior inside the span.
+    outside : float
+        The inverse of the prior is this multiple of the identity outside the span.
+    parallel : dict
+        `n_jobs` and `client` of this fit.
+    """
+
+    pairs: NDArray
+    labels: NDArray
+    places: NDArray
+    span: Span
+    prior_inverse: NDArray
+    outside: float
+    parallel: dict[str, Any]
+
+    def differences(self, places: NDArray | None = None) -> PairDifferences:
+        """Return the differences of the pairs, or of other pairs of the same rows."""
+        places = self.places if places is None else places
+        return PairDifferences(self.span.coordinates, places, **self.parallel)
+
+    def select(self, keep: NDArray) -> TrainingPairs:
+        """Return some of the pairs."""
+        return replace(
+            self, pairs=self.pairs[keep], labels=self.labels[keep], places=self.places[keep]
+        )
 
 
 class LinearMetricLearner(
@@ -33,7 +77,7 @@ class LinearMetricLearner(
 ):
     """Base of the estimators that learn one Mahalanobis metric.
 
-    A subclass has a `fit` that calls `_check_supervision` and sets `metric_`, a
+    The `fit` of a subclass calls `_check_supervision` and `_prepare`, and sets `metric_`, a
     `MahalanobisMetric`; everything that uses the metric is here.
     """
 
@@ -48,6 +92,8 @@ class LinearMetricLearner(
 
     n_components: int | None
     n_constraints: int | None
+    n_jobs: int | None
+    prior: str | ArrayLike
     random_state: RandomStateLike
     metric_: MahalanobisMetric
 
@@ -106,15 +152,17 @@ class LinearMetricLearner(
         n_constraints = self.n_constraints or self._default_constraints(n_samples)
         return X, *make_pairs(y, n_constraints, random_state=self.random_state)
 
-    @staticmethod
-    def _find_span(X, pairs, prior, parallel):
-        """Return coordinates of the rows that are in pairs, and the pairs as places among them."""
+    def _prepare(self, X, pairs, labels):
+        """Express the pairs and the prior in coordinates of the span of the rows in pairs."""
+        prior = check_prior(self.prior, X.shape[1])
+        parallel = {"n_jobs": self.n_jobs, "client": find_client(None, X)}
         rows, places = np.unique(pairs, return_inverse=True)
         if len(rows) < X.shape[0]:
             X = X[rows]
             check_varies(X)
         span = find_span(X, full=not isinstance(prior, str), **parallel)
-        return span, places.reshape(-1, 2)
+        inverse, outside = prior_inverse(prior, span)
+        return TrainingPairs(pairs, labels, places.reshape(-1, 2), span, inverse, outside, parallel)
 
     @staticmethod
     def _default_constraints(n_samples):

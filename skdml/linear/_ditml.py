@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
-from .._parallel import find_client, limit_threads
+from .._parallel import limit_threads
 from ..utils._fit import FitProgress, fit_method
 from ..utils._sklearn import Interval, StrOptions
 from ..utils._typing import MatrixLike, RandomStateLike, Request
@@ -20,8 +20,6 @@ from ..utils.validation import naming
 from ._base import LinearMetricLearner
 from ._logdet import LogDetProblem
 from ._logdet_solvers import solve_newton, solve_parallel, solve_sequential
-from ._pairs import PairDifferences
-from ._prior import check_prior, prior_inverse
 
 SOLVERS = {
     "auto": solve_newton,
@@ -229,81 +227,57 @@ class DITMLTransformer(LinearMetricLearner):
             bounds = _check_bounds(bounds)
         given = X
         X, pairs, labels = self._check_supervision(X, y, pairs, pair_labels)
-        prior = check_prior(self.prior, X.shape[1])
         rng = check_random_state(self.random_state)
-        parallel = {"n_jobs": self.n_jobs, "client": find_client(None, X)}
         with FitProgress(self, X=given, y=y) as progress:
-            span, places = self._find_span(X, pairs, prior, parallel)
-            inverse, outside = prior_inverse(prior, span)
+            training = self._prepare(X, pairs, labels)
+            span, scale = training.span, 1 / training.outside
 
             def make_metric(A):
-                return span.metric(A, 1 / outside, self.n_components, X.dtype)
+                return span.metric(A, scale, self.n_components, X.dtype)
 
             with limit_threads(1 if span.rank < 1000 else None):
-                root = None  # the prior's own factor
-                if not (isinstance(prior, str) and prior == "identity"):
-                    root = np.linalg.inv(np.linalg.cholesky(inverse))
-                keep, targets = self._find_bounds(
-                    bounds, percentiles, span, places, labels, root, rng, parallel
-                )
-                with PairDifferences(span.coordinates, places[keep], **parallel) as differences:
-                    problem = LogDetProblem(
-                        differences, labels[keep].astype(float), targets, self.gamma, inverse
-                    )
-                    result = self._solve(problem, make_metric, progress)
-                self.duality_gap_ = result.point.duality_gap
-                self.kkt_residual_ = result.kkt_residual
-                A = result.point.metric
-                del problem, result.point, inverse, root  # large, and not needed any more
+                training, targets = self._find_bounds(training, bounds, percentiles, rng)
+                self.pairs_, self.pair_labels_ = training.pairs, training.labels
+                self.bounds_ = targets
+                A = self._solve(training, targets, make_metric, progress)
+                del training  # the prior is as large as A
                 self.metric_ = make_metric(A)
-            self.dual_coef_ = result.multipliers
-            self.pairs_, self.pair_labels_, self.bounds_ = pairs[keep], labels[keep], targets
-            self.n_iter_ = result.n_iter
-            self.stop_reason_ = result.stop_reason
-            self.history_ = result.history
         return self
 
     @staticmethod
     def _default_constraints(n_samples):
         return min(20 * n_samples, 1000)
 
-    def _find_bounds(self, bounds, percentiles, span, places, labels, root, rng, parallel):
-        """Return which pairs differ at all, and the bound of each of these."""
-        with PairDifferences(span.coordinates, places, **parallel) as differences:
+    def _find_bounds(self, training, bounds, percentiles, rng):
+        """Return the pairs that differ at all, and the bound of each."""
+        root = None  # of the identity
+        if not (isinstance(self.prior, str) and self.prior == "identity"):
+            root = np.linalg.inv(np.linalg.cholesky(training.prior_inverse))
+        with training.differences() as differences:
             distances = differences.squared_norms(root)
         keep = distances > 1e-14 * distances.max()
         if not keep.all():
             warnings.warn(
                 f"{np.sum(~keep)} of {len(keep)} pairs have zero difference and were dropped."
             )
-        for sign, kind in ((1, "similar"), (-1, "dissimilar")):
-            if not (labels[keep] == sign).any():
+        training, distances = training.select(keep), distances[keep]
+        is_similar = training.labels > 0
+        for kind, has_any in (("similar", is_similar.any()), ("dissimilar", (~is_similar).any())):
+            if not has_any:
                 raise ValueError(
                     f"no {kind} pair with a difference is left: X has equal rows in all of them."
                 )
-        distances, labels = distances[keep], labels[keep]
         if bounds is None and percentiles == "median":
             middle = np.median(distances)
-            return keep, np.where(
-                labels > 0, np.minimum(distances, middle), np.maximum(distances, middle)
+            upper, lower = np.minimum(distances, middle), np.maximum(distances, middle)
+        else:
+            upper, lower = (
+                bounds if bounds is not None else _sample_bounds(training, root, percentiles, rng)
             )
-        if bounds is None:
-            n_rows = span.coordinates.shape[0]
-            first = rng.randint(n_rows, size=_BOUND_SAMPLE)
-            second = (first + rng.randint(1, n_rows, size=_BOUND_SAMPLE)) % n_rows
-            sample = np.column_stack([first, second])
-            with PairDifferences(span.coordinates, sample, **parallel) as differences:
-                seen = differences.squared_norms(root)
-            seen = seen[seen > 1e-14 * seen.max()]
-            bounds = np.percentile(seen, percentiles)
-            if bounds[0] >= bounds[1]:
-                raise ValueError(
-                    f"bound_percentiles={self.bound_percentiles} give the same distance, "
-                    f"{bounds[0]:.3g}, for both bounds: take percentiles further apart."
-                )
-        return keep, np.where(labels > 0, bounds[0], bounds[1])
+        return training, np.where(is_similar, upper, lower)
 
-    def _solve(self, problem, make_metric, progress):
+    def _solve(self, training, targets, make_metric, progress):
+        """Set the attributes of the solution, and return the metric in coordinates of the span."""
         moved = []
 
         def after_round(point):
@@ -316,14 +290,23 @@ class DITMLTransformer(LinearMetricLearner):
                 dual=f"{point.value:.6g}",
             )
 
-        result = SOLVERS[self.solver](
-            problem,
-            max_iter=self.max_iter,
-            tol=self.tol,
-            before_round=progress.begin,
-            callback=after_round,
-            record=self.solver == "parallel" and len(problem.signs) <= _MOST_RECORDED,
-        )
+        with training.differences() as differences:
+            problem = LogDetProblem(
+                differences,
+                training.labels.astype(float),
+                targets,
+                self.gamma,
+                training.prior_inverse,
+            )
+            result = SOLVERS[self.solver](
+                problem,
+                max_iter=self.max_iter,
+                tol=self.tol,
+                before_round=progress.begin,
+                callback=after_round,
+                record=self.solver == "parallel" and len(targets) <= _MOST_RECORDED,
+            )
+            self.duality_gap_ = result.point.duality_gap
         if moved and moved[-1]:
             result.history["bytes"] = np.diff(moved, prepend=0).tolist()
         if not result.converged:
@@ -332,18 +315,39 @@ class DITMLTransformer(LinearMetricLearner):
             warnings.warn(
                 f"solver {self.solver!r} stopped at a KKT residual of {result.kkt_residual:.2g}, "
                 f"above tol={self.tol}: {result.stop_reason}. The duality gap is "
-                f"{result.point.duality_gap:.2g}. Raise max_iter or tol, lower gamma, or use "
+                f"{self.duality_gap_:.2g}. Raise max_iter or tol, lower gamma, or use "
                 "solver='newton'.",
                 ConvergenceWarning,
                 stacklevel=3,
             )
-        return result
+        self.kkt_residual_ = result.kkt_residual
+        self.dual_coef_ = result.multipliers
+        self.n_iter_ = result.n_iter
+        self.stop_reason_ = result.stop_reason
+        self.history_ = result.history
+        return result.point.metric
 
 
 _INFEASIBLE = (
     "gamma=inf allows no relaxation, and no metric was found that meets all bounds: use a finite "
     "gamma, wider bounds or fewer pairs."
 )
+
+
+def _sample_bounds(training, root, percentiles, rng):
+    """Return percentiles of the squared distances of random pairs of rows under the prior."""
+    n_rows = len(training.span.coordinates)
+    first = rng.randint(n_rows, size=_BOUND_SAMPLE)
+    second = (first + rng.randint(1, n_rows, size=_BOUND_SAMPLE)) % n_rows
+    with training.differences(np.column_stack([first, second])) as differences:
+        seen = differences.squared_norms(root)
+    upper, lower = np.percentile(seen[seen > 1e-14 * seen.max()], percentiles)
+    if upper >= lower:
+        raise ValueError(
+            f"bound_percentiles={percentiles} give the same distance, {upper:.3g}, for both "
+            "bounds: take percentiles further apart."
+        )
+    return upper, lower
 
 
 def _check_percentiles(percentiles):

@@ -9,14 +9,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import LinAlgError
 
-from .._parallel import find_client, limit_threads
+from .._parallel import limit_threads
 from ..utils._fit import FitProgress, fit_method
 from ..utils._sklearn import Interval
 from ..utils._typing import MatrixLike, RandomStateLike
 from ._base import LinearMetricLearner
 from ._gmml_solver import geometric_mean
-from ._pairs import PairDifferences
-from ._prior import check_prior, prior_inverse
 
 
 class GMMLTransformer(LinearMetricLearner):
@@ -149,23 +147,21 @@ class GMMLTransformer(LinearMetricLearner):
         """
         given = X
         X, pairs, labels = self._check_supervision(X, y, pairs, pair_labels)
-        prior = check_prior(self.prior, X.shape[1])
-        parallel = {"n_jobs": self.n_jobs, "client": find_client(None, X)}
         with FitProgress(self, total=3, X=given, y=y, description="step") as progress:
             progress.begin()
-            span, pairs = self._find_span(X, pairs, prior, parallel)
+            training = self._prepare(X, pairs, labels)
             progress.step()
             progress.begin()
             weights = np.array([labels > 0, labels < 0], dtype=float)
             weights /= weights.sum(axis=1, keepdims=True)
-            with PairDifferences(span.coordinates, pairs, **parallel) as differences:
+            with training.differences() as differences:
                 S, D = differences.scatter(weights)
-                self._check_differences(differences, S, D, span)
+                self._check_differences(differences, S, D, training.span)
             progress.step()
             progress.begin()
-            with limit_threads(1 if span.rank < 1000 else None):
-                A, scale = self._regularised_mean(S, D, prior, span)
-                self.metric_ = span.metric(A, scale, self.n_components, X.dtype)
+            with limit_threads(1 if training.span.rank < 1000 else None):
+                A, scale = self._regularised_mean(S, D, training)
+                self.metric_ = training.span.metric(A, scale, self.n_components, X.dtype)
             progress.step()
         return self
 
@@ -180,12 +176,12 @@ class GMMLTransformer(LinearMetricLearner):
                 "there is nothing to learn a metric from."
             )
 
-    def _regularised_mean(self, S, D, prior, span):
+    def _regularised_mean(self, S, D, training):
         """Return the metric inside the span, and its factor of the identity outside."""
-        unit = (np.trace(S) + np.trace(D)) / (2 * span.n_features)
+        unit = (np.trace(S) + np.trace(D)) / (2 * training.span.n_features)
         # S + reg P and D + reg inv(P) in units of the data: as reg grows, the mean tends to
         # inv(P), the prior.
-        inverse, outside = prior_inverse(prior, span)
+        inverse, outside = training.prior_inverse, training.outside
         S = S + self.reg * unit * inverse
         D = D + self.reg * unit * np.linalg.inv(inverse)
         if not max(np.abs(S).max(), np.abs(D).max()) < 2.0**500:

@@ -1,4 +1,4 @@
-"""The span of the rows: coordinates in which a problem with many features is small.
+"""The span of the rows, coordinates in which a problem with many features is small, and priors.
 
 A linear metric learned from pairs of rows differs from its prior only inside the span of those
 rows. With fewer rows than features, the Gram matrix of the rows gives an orthonormal basis of
@@ -17,7 +17,7 @@ from scipy import sparse
 from scipy.linalg import lapack, solve_triangular
 
 from .._parallel import computed, is_dask_array, make_shards
-from ..utils.validation import column_bounds
+from ..utils.validation import check_named_array, column_bounds
 from ._metric import MahalanobisMetric, SparseRows
 
 # Columns per block of the Gram matrix; a number of its own, so that the sum of the blocks does
@@ -216,3 +216,103 @@ def _block_gram(block):
     columns, mean = block
     columns = columns.astype(np.float64) - mean
     return columns @ columns.T
+
+
+def check_prior(prior: Any, n_features: int) -> str | NDArray[np.float64]:
+    """Check a `prior` parameter.
+
+    Parameters
+    ----------
+    prior : {"identity", "covariance"} or array-like of shape (n_features, n_features)
+        The parameter.
+    n_features : int
+        The number of features of X.
+
+    Returns
+    -------
+    prior : str or ndarray
+        An array is checked to be symmetric and positive definite.
+    """
+    if isinstance(prior, str):
+        return prior
+    prior = check_named_array(prior, "prior", dtype=np.float64)
+    if prior.shape != (n_features, n_features):
+        raise ValueError(
+            f"prior has shape {prior.shape}, expected ({n_features}, {n_features}) for X with "
+            f"{n_features} features."
+        )
+    if not np.allclose(prior, prior.T, rtol=1e-8, atol=1e-12 * np.abs(prior).max()):
+        raise ValueError("prior must be symmetric.")
+    smallest = np.linalg.eigvalsh(prior)[0]
+    if smallest <= 0:
+        raise ValueError(
+            f"prior must be positive definite, its smallest eigenvalue is {smallest:.3g}."
+        )
+    return (prior + prior.T) / 2
+
+
+def prior_inverse(prior: str | NDArray, span: Span) -> tuple[NDArray[np.float64], float]:
+    """Express the inverse of a prior metric in coordinates of a span.
+
+    Parameters
+    ----------
+    prior : {"identity", "covariance"} or ndarray
+        As `check_prior` returns it. "covariance" is the covariance of the rows, shrunk to a
+        multiple of the identity (Ledoit-Wolf), in units of the mean variance of a feature, so
+        that all priors have the same scale. An array needs a span of full rank.
+    span : Span
+        The coordinates.
+
+    Returns
+    -------
+    inverse : ndarray of shape (rank, rank)
+        Inside the span.
+    outside : float
+        The inverse is this multiple of the identity outside the span.
+    """
+    if isinstance(prior, np.ndarray):
+        return np.linalg.inv(prior), 1.0
+    if prior == "identity":
+        return np.eye(span.rank), 1.0
+    moment = span.second_moment()
+    n_rows = len(span.coordinates)
+    shrinkage, variance = ledoit_wolf_shrinkage(span.coordinates, moment, span.n_features)
+    covariance = (1 - shrinkage) / (n_rows * variance) * moment
+    # A little more where the estimate shrinks nothing, so that a constant feature is no failure.
+    shrinkage = max(shrinkage, 1e-6)
+    covariance[np.diag_indices_from(covariance)] += shrinkage
+    return covariance, shrinkage
+
+
+def ledoit_wolf_shrinkage(
+    coordinates: Any, second_moment: NDArray, n_features: int
+) -> tuple[float, float]:
+    """Ledoit-Wolf shrinkage of a covariance from rows in coordinates of their span.
+
+    Costs the rank of the data, not its dimension: scikit-learn's function goes through blocks
+    of n_features x n_features.
+
+    Parameters
+    ----------
+    coordinates : ndarray or dask array of shape (n_rows, rank)
+        Centred rows.
+    second_moment : ndarray of shape (rank, rank)
+        ``coordinates.T @ coordinates``.
+    n_features : int
+        The dimension of the space around, >= rank.
+
+    Returns
+    -------
+    shrinkage : float
+        Between 0 and 1.
+    variance : float
+        The mean variance of a feature, towards which the covariance is shrunk.
+    """
+    n_rows = len(coordinates)
+    squared_norms = computed((coordinates**2).sum(axis=1))
+    variance = float(squared_norms.sum() / (n_rows * n_features))
+    cov_norm = np.sum(second_moment**2) / n_rows**2
+    beta = (np.sum(squared_norms**2) / n_rows - cov_norm) / (n_features * n_rows)
+    delta = cov_norm / n_features - variance**2
+    shrinkage = min(max(beta, 0.0), delta) / delta if delta > 0 else 1.0
+    return float(shrinkage), variance

@@ -13,8 +13,7 @@ from sklearn.preprocessing import StandardScaler
 from skdml import GMMLTransformer
 from skdml.constraints import make_pairs
 from skdml.linear._gmml_solver import geometric_mean
-from skdml.linear._prior import ledoit_wolf_shrinkage, prior_inverse
-from skdml.linear._span import find_span
+from skdml.linear._span import find_span, ledoit_wolf_shrinkage, prior_inverse
 
 rng = np.random.default_rng(0)
 
