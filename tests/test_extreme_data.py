@@ -213,3 +213,29 @@ def test_a_step_that_is_too_long_is_an_error_without_a_warning():
     fitted = AsymmetricMetricClassifier(max_iter=1, random_state=0).fit(X, Y)
     with pytest.raises(ValueError, match=r"queries has .* leave the range"):
         fitted.pair_distance(1e300 * X, X)
+
+
+def test_sparse_rows_whose_squares_leave_single_precision():
+    wide = np.random.default_rng(0).standard_normal((6, 40))
+    large = sparse.csr_array((wide * 1e25).astype(np.float32))
+    y = [0, 0, 0, 1, 1, 1]
+    for model in LINEAR:
+        distances = model.fit(large, y).pair_distance([[0, 1], [0, 5]], X=large)
+        expected = model.fit(wide * 1e25, y).pair_distance([[0, 1], [0, 5]], X=wide * 1e25)
+        assert_allclose(distances, expected, rtol=1e-3)
+
+
+def test_numbers_next_to_zero_have_distances():
+    model = GMMLTransformer(random_state=0).fit(X, Y)
+    tiny = X * 1e-320
+    for rows in (tiny, sparse.csr_array(tiny)):
+        distances = model.pair_distance([[0, 1], [2, 2]], X=rows)
+        assert np.isfinite(distances).all()
+        assert distances[0] > 0
+        assert distances[1] == 0
+
+
+def test_more_candidates_than_rows_are_all_rows():
+    few = AsymmetricMetricClassifier(max_iter=2, n_candidates=4 * len(X), random_state=0)
+    many = AsymmetricMetricClassifier(max_iter=2, n_candidates=2**31, random_state=0)
+    assert_allclose(many.fit(X, Y).transform(X), few.fit(X, Y).transform(X))

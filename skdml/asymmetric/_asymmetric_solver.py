@@ -68,6 +68,7 @@ class Problem:
         if not (np.isfinite(queries).all() and np.isfinite(database).all()):
             raise ValueError("the coordinates are not finite: is X scaled? Try a smaller lr.")
         parts = []
+        n_candidates = min(n_candidates, 4 * len(database))  # where it has all rows of each kind
         for first in range(0, len(queries), _BLOCK):
             numbers = np.arange(first, min(first + _BLOCK, len(queries)))
             nearest = find_nearest(

@@ -23,6 +23,7 @@ from skorch.callbacks import (
 )
 
 from ..utils._fit import copy_part
+from ..utils._torch import choose_device
 from ._batches import (
     ClassBatches,
     CoresetBatches,
@@ -119,7 +120,7 @@ class AssemblyMixin(TransportMixin):
             params["head"] = "points"
         elif self.cloud is not None and module is NAMED["convnet"]:
             params.setdefault("head", "dense")
-        arguments = module_arguments(module, self._sample_shape, self.embedding_dim, params)
+        arguments = module_arguments(module, self._sample_shape, int(self.embedding_dim), params)
         optimizer = self.optimizer
         optimizer = OPTIMIZERS[optimizer] if isinstance(optimizer, str) else optimizer
         loss, net_class = self._make_loss(), MetricNet
@@ -161,7 +162,7 @@ class AssemblyMixin(TransportMixin):
         if isinstance(self.loss, str):
             known: dict[str, Any] = {
                 "num_classes": len(self.classes_) * (4 if self.class_rotations else 1),
-                "embedding_size": self.embedding_dim,
+                "embedding_size": int(self.embedding_dim),
             }
             if self._uses_transport():
                 known["cloud"] = self._find_cloud()
@@ -210,12 +211,9 @@ class AssemblyMixin(TransportMixin):
         return callbacks
 
     def _choose_device(self, ranks=None):
-        if self.device != "auto":
-            return self.device
-        if not torch.cuda.is_available():
-            return "cpu"
-        if ranks is None:
-            return "cuda"
+        device = choose_device(self.device)
+        if self.device != "auto" or ranks is None or device == "cpu":
+            return device
         return f"cuda:{int(os.environ.get('LOCAL_RANK', 0)) % torch.cuda.device_count()}"
 
 

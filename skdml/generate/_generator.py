@@ -48,6 +48,8 @@ _COLLAPSED = 0.01
 _MOST_SPREAD = 3.0
 _N_LOOKED_AT = 256
 _BLOCK = 4096
+# Up to so many rows, a batch may be larger than the data.
+_FEW_ROWS = 1000
 # Chosen on training digits and images that were held out.
 _LR = {"euclidean": 0.004, "learned": 0.002}
 _POINTS_PER_ROW = 3
@@ -295,6 +297,11 @@ class WassersteinGenerator(DensityMixin, EstimatorMixin, BaseEstimator):
             raise ValueError(
                 f"n_critics={self.n_critics} critics need {least} of the rows of X each, but X has "
                 f"{n_rows}: give fewer critics."
+            )
+        if self.batch_size > max(n_rows, _FEW_ROWS):
+            raise ValueError(
+                f"batch_size={self.batch_size} is more than the {n_rows} rows of X: give at most "
+                f"{max(n_rows, _FEW_ROWS)}."
             )
         self._n_points = self.batch_size
         if self._debias:

@@ -187,7 +187,8 @@ def _column_mean(X):
 def _centred_gram(X, mean, n_jobs, client):
     """Return ``(X - mean) @ (X - mean).T`` in float64, summed over blocks of columns."""
     if sparse.issparse(X):
-        gram = (X @ X.T).toarray().astype(np.float64, copy=False)
+        X = X.astype(np.float64)
+        gram = (X @ X.T).toarray()
         offset = np.asarray(X @ mean)
         return gram - offset[:, None] - offset + mean @ mean
     slices = _column_blocks(X.shape)

@@ -27,7 +27,7 @@ from ..metrics import recall_at_k
 from ..utils._bases import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from ..utils._fit import FitProgress, copy_part, fit_method
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions
-from ..utils._torch import seeded_torch
+from ..utils._torch import choose_device, seeded_torch
 from ..utils._typing import MatrixLike, RandomStateLike
 from ..utils.validation import check_varies, encode, label_vector
 from ._input import check_neighbors, encode_partial_labels, labelled_rows
@@ -354,9 +354,6 @@ class SSDMLEmbedder(
         }
 
     def _make_plan(self):
-        device = self.device
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
         # One partition gives the linear metric of a closed form.
         once = self.module is None and self.method != "ssdml"
         return Plan(
@@ -372,7 +369,7 @@ class SSDMLEmbedder(
             augment=augment_affine
             if self.augment == "affine"
             else copy_part("augment", self.augment),
-            device=device,
+            device=choose_device(self.device),
             pretrain_epochs=self.pretrain_epochs,
         )
 

@@ -181,11 +181,11 @@ def measure_coreset(
         stopThr=tol,
         log=True,
     )
-    moved = log["displacement_square_norms"][-1]
-    if moved > tol:
+    moved = log["displacement_square_norms"][-1:]  # none, where tol is huge
+    if moved and moved[0] > tol:
         warnings.warn(
             f"measure_coreset stopped after {max_iter} rounds, and the points still move by "
-            f"{moved:.2g}, above tol={tol}: raise max_iter, or tol.",
+            f"{moved[0]:.2g}, above tol={tol}: raise max_iter, or tol.",
             ConvergenceWarning,
             stacklevel=3,
         )

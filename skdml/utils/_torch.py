@@ -1,4 +1,4 @@
-"""Seeds for torch, whose global generator all threads of a process share."""
+"""Seeds for torch, whose global generator all threads of a process share, and its devices."""
 
 from __future__ import annotations
 
@@ -38,6 +38,20 @@ def seed_torch(seed: int) -> None:
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_available():
         torch.cuda.manual_seed_all(seed)
+
+
+def choose_device(device: str) -> str:
+    """Return the device to train on; "auto" is a GPU where there is one."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(
+            f"device={device!r} cannot be used ({error}): give 'auto', or a device that torch has "
+            "here, such as 'cpu'."
+        ) from error
+    return device
 
 
 def has_finite_weights(module: torch.nn.Module) -> bool:

@@ -235,7 +235,7 @@ def unit_for_squares(X: Any) -> float:
     exponent = _EXPONENTS[np.dtype(np.float32 if X.dtype == np.float32 else np.float64)]
     if 2.0**-exponent <= largest <= 2.0**exponent or largest == 0 or not np.isfinite(largest):
         return 1.0
-    return 2.0 ** (int(np.frexp(largest)[1]) - 1)
+    return 2.0 ** max(int(np.frexp(largest)[1]) - 1, -1000)  # whose inverse is finite
 
 
 def _largest(X):

@@ -353,11 +353,18 @@ def test_bad_samples_and_labels_are_named(digits):
         ({"module": "convnet", "module__channels": (4,)}, "input_shape"),
         ({"input_shape": (1, 5, 5)}, r"input_shape=\(1, 5, 5\) has 25 values"),
         ({"augment": "affine"}, "augment='affine' changes images"),
+        ({"device": "gpu"}, "device='gpu' cannot be used"),
+        ({"device": "cuda:99"}, "device='cuda:99' cannot be used"),
         ({"class_rotations": True, "input_shape": (1, 4, 16)}, "square images"),
     ):
         model = DeepMetricEmbedder(max_epochs=1, **options)
         with pytest.raises(ValueError, match=message):
             model.fit(X, y)
+
+
+def test_a_dimension_may_be_any_whole_number(digits):
+    X, y, _, _ = digits
+    assert quick(embedding_dim=True, max_epochs=1).fit(X, y).transform(X).shape == (len(X), 1)
 
 
 def test_augment_must_return_the_samples(digits):

@@ -133,6 +133,8 @@ def test_bad_input(iris):
         quick(critic_module=nn.Identity).fit(iris)
     with pytest.raises(TypeError, match=r"client must be a distributed.Client"):
         quick(client="localhost").fit(iris)
+    with pytest.raises(ValueError, match=r"batch_size=2147483648 is more than the 150 rows of X"):
+        quick(batch_size=2**31).fit(iris)
     with pytest.raises(ValueError, match="n_samples"):
         quick(max_iter=1).fit(iris).sample(0)
 

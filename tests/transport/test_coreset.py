@@ -177,6 +177,11 @@ def test_wrong_rows_of_measure_coresets_are_named():
         measure_coreset([1.0, 2.0], 1)
 
 
+def test_a_huge_tolerance_ends_at_once():
+    X, _ = make_rows()
+    assert measure_coreset(X, 5, tol=1e300, random_state=0).shape == (5, X.shape[1])
+
+
 def test_many_rows_are_chosen_as_few_are(monkeypatch):
     X, kinds = make_rows()
     kept = wasserstein_coreset(X, kinds, 0.3, cloud=CLOUD, random_state=0)
