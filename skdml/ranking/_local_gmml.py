@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Self
 
@@ -24,8 +23,8 @@ from ..utils._typing import MatrixLike, RandomStateLike, Request
 from ..utils.validation import as_dense, check_named_array, check_scale, naming
 from ._local_gmml_solver import AnchorModel, build_model, fit_query_weights, train
 from ._local_metrics import choose_rank, draw_groups, learn_local_metric
-from ._queries import Candidates, column_scale, group_rows, make_features
-from ._training import choose_views, sort_queries
+from ._normalizer import Candidates, Normalizer, column_scale, fit_normalizer
+from ._queries import group_rows, sort_queries
 
 # Held out to choose the epoch where no validation queries are given.
 _HELD_OUT = 0.2
@@ -33,9 +32,8 @@ _MIN_HELD_OUT = 2
 _PATIENCE = 10
 # Training queries whose weights an unseen query takes.
 _NEIGHBOURS = 10
-# Documents may be of any scale up to 2 to this power. Those that are further than this from the
-# documents of fit are as far as can be: squares stay finite.
-_MOST_EXPONENT, _FAR = 950, 1e60
+# Documents may be of any scale up to 2 to this power.
+_MOST_EXPONENT = 950
 # Rows that are scored at a time, in whole queries.
 _CHUNK = 2_000
 
@@ -168,6 +166,7 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
     query_weights_: dict[Any, NDArray]
     history_: list[dict[str, Any]]
     _model: AnchorModel
+    _normalizer: Normalizer
     _own_weights: dict[Any, NDArray]
 
     if TYPE_CHECKING:  # scikit-learn makes these from the signatures, for metadata routing
@@ -263,25 +262,13 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
         elif y_val is not None or qid_val is not None:
             raise ValueError("y_val or qid_val was given without X_val: pass all of them.")
         rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
-        self._scale = column_scale(X) if self.normalize in ("column", "both") else None
-        features = make_features(X, queries, self.normalize, self._scale)
-        ranked, used = sort_queries(features, y[queries.order], queries)
-        if ranked.n_queries == 0:
-            raise ValueError(
-                "y: no query has documents of different relevance, so there is no order to learn."
-            )
-        self._used = None
-        self.support_ = np.full(X.shape[1], True)
-        if self.normalize in ("query", "both"):
-            self._used = choose_views(ranked, X.shape[1])
-            self.support_ = np.any(self._used, axis=0)
-            kept = self._used.ravel()
-            features = features.compress(kept, axis=1)
-            ranked = replace(ranked, features=ranked.features.compress(kept, axis=1))
+        self._normalizer, ranked, kept = fit_normalizer(
+            X, y, queries, self.normalize, has_unit=self.kernel != "thesis"
+        )
+        used = self._normalizer.used
+        self.support_ = np.full(X.shape[1], True) if used is None else np.any(used, axis=0)
         # Without qid, there is one query, and documents to be scored belong to it.
         self._candidates = Candidates(X) if qid is None else None
-        self._unit = self._choose_unit(features, queries)
-        ranked = replace(ranked, features=ranked.features * self._unit)
         training, validation = self._split(ranked, given, rng)
         with (
             FitProgress(
@@ -289,15 +276,15 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
             ) as progress,
             limit_threads(1),  # the matrices are small
         ):
-            if len(used) < len(queries.ids):
+            if len(kept) < len(queries.ids):
                 progress.note(
-                    f"{len(queries.ids) - len(used)} of {len(queries.ids)} queries have a single "
+                    f"{len(queries.ids) - len(kept)} of {len(queries.ids)} queries have a single "
                     "grade of relevance and teach nothing."
                 )
             model = self._build(training, rng, client)
             model, self.history_ = self._train(model, training, validation, rng, progress)
             self.__dict__.update(self._model_attributes(model))
-            self._refine(model, ranked, X, queries, used, qid is None, rng)
+            self._refine(model, ranked, X, queries, kept, qid is None, rng)
         return self
 
     def _model_attributes(self, model):
@@ -337,35 +324,15 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
         y = _check_grades(y, len(X), f"y{suffix}")
         return X, y, group_rows(qid, len(X), f"qid{suffix}")
 
-    def _features(self, X, queries):
-        """Return the documents as the model sees them, in the order of `queries.order`."""
-        features = make_features(X, queries, self.normalize, self._scale, self._unit, self._used)
-        return np.clip(features, -_FAR, _FAR, out=features)
-
-    def _place(self, X, candidates):
-        with np.errstate(over="ignore"):
-            features = candidates.place(X, self.normalize, self._scale, self._used) * self._unit
-        return np.clip(features, -_FAR, _FAR, out=features)
-
-    def _choose_unit(self, features, queries):
-        """Return a factor that makes distances comparable: to the thesis's, or of order one."""
-        if self.kernel == "thesis":
-            # Columns are divided by their 2-norm there, here by their root mean square.
-            return 1 / np.sqrt(len(features)) if self.normalize == "column" else 1.0
-        means = np.add.reduceat(features, queries.starts[:-1]) / queries.sizes[:, None]
-        centred = features - np.repeat(means, queries.sizes, axis=0)
-        largest = np.abs(centred).max()
-        if largest == 0:
-            return 1.0
-        return 1 / (largest * np.sqrt(np.mean(np.sum((centred / largest) ** 2, axis=1))))
-
     def _split(self, ranked, given, rng):
         """Return the queries to train on, and those to choose the epoch by, or None."""
         if not self.early_stopping:
             return ranked, None
         if given is not None:
             X, y, queries = given
-            validation, _ = sort_queries(self._features(X, queries), y[queries.order], queries)
+            validation, _ = sort_queries(
+                self._normalizer.features(X, queries), y[queries.order], queries
+            )
             if validation.n_queries == 0:
                 raise ValueError(
                     "y_val: no query has documents of different relevance, so early_stopping has "
@@ -424,18 +391,18 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
             ),
         )
 
-    def _refine(self, model, ranked, X, queries, used, unnamed, rng):
+    def _refine(self, model, ranked, X, queries, kept, unnamed, rng):
         """Learn the weights of single queries."""
         if self.query_weights == "shared":
             return
         weights = fit_query_weights(model, ranked, self.loss, self.max_epochs, rng)
         # Without qid, the one query of predict is that of fit.
-        ids = [None] if unnamed else queries.ids[used].tolist()
+        ids = [None] if unnamed else queries.ids[kept].tolist()
         self._own_weights = dict(zip(ids, weights, strict=True))
         self.query_weights_ = {name: self._phi(own) for name, own in self._own_weights.items()}
         if self.query_weights == "neighbours":
             self._neighbour_scale = column_scale(X)
-            self._centres = np.array([X[queries.rows(q)].mean(axis=0) for q in used])
+            self._centres = np.array([X[queries.rows(q)].mean(axis=0) for q in kept])
 
     def _phi(self, weights):
         return weights if self.kernel == "thesis" else np.exp(weights)
@@ -493,11 +460,14 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
 
     def _score_chunk(self, X, chunk, unnamed, examples):
         """Return the scores of whole queries, in the order of `chunk.order`."""
-        known = self._candidates if unnamed else None
-        features = self._features(X, chunk) if known is None else self._place(X[chunk.order], known)
+        place, known = self._normalizer.place, self._candidates if unnamed else None
+        if known is None:
+            features = self._normalizer.features(X, chunk)
+        else:
+            features = place(X[chunk.order], known)
         if examples is not None:
             placed = [
-                self._place(examples[rows], known or Candidates(X[rows]))
+                place(examples[rows], known or Candidates(X[rows]))
                 for rows in map(chunk.rows, range(len(chunk.ids)))
             ]
             return self._model.scores_by_example(features, np.concatenate(placed))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..linear import MahalanobisMetric
 from ._kernels import KERNELS, Partials
 from ._losses import draw_violators, lambda_loss, pair_loss, rank_weight, warp_loss
-from ._training import RankedQueries, mean_ndcg_of
+from ._queries import RankedQueries, mean_ndcg_of
 
 # Queries of a batch: fewer where there are few, so that an epoch has some steps.
 _MIN_BATCH, _MAX_BATCH = 8, 32

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ..linear import MahalanobisMetric
 from ..linear._gmml_solver import geometric_mean
-from ._training import CUTOFF, RankedQueries
+from ._queries import CUTOFF, RankedQueries
 
 # A local metric is a scaled identity plus some directions: so many for all metrics together,
 # which bounds the time to score a document, and at least so many for each.

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from ._training import RankedQueries, positions
+from ._queries import RankedQueries, positions
 
 
 def lambda_loss(scores: NDArray, batch: RankedQueries) -> tuple[float, NDArray]:

@@ -1,8 +1,7 @@
-"""Rows grouped by query, and their features relative to the other documents of the query."""
+"""Rows grouped by query, as they come and sorted by relevance."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -12,8 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..metrics._validation import check_vector
 from ..utils.validation import encode
 
-# Ranks lie between -1 and 1 and are spread evenly; so scaled, they vary as much as z-scores.
-_RANK_SCALE = np.sqrt(3.0)
+CUTOFF = 10  # the measure that is learned and watched is NDCG at 10
 
 
 @dataclass(frozen=True)
@@ -81,202 +79,138 @@ def group_rows(qid: ArrayLike | None, n_rows: int, name: str = "qid") -> Queries
     return Queries(ids[by_appearance], order, starts)
 
 
-def column_scale(X: NDArray) -> NDArray:
-    """Return the root mean square of each column, 1 where it is zero."""
-    largest = np.abs(X).max(axis=0)
-    largest[largest == 0] = 1.0
-    scale = largest * np.sqrt(np.mean((X / largest) ** 2, axis=0))
-    return np.where(scale > 0, scale, 1.0)
+@dataclass(frozen=True)
+class RankedQueries:
+    """Documents of queries that have more than one grade, sorted by query, then best grade first.
+
+    Attributes
+    ----------
+    features : ndarray of shape (n_rows, n_features)
+        The documents.
+    grades : ndarray of shape (n_rows,)
+        Their relevance.
+    gains : ndarray of shape (n_rows,)
+        ``2**grade - 1``, divided by the best DCG that their query can have.
+    starts : ndarray of shape (n_queries + 1,)
+        Where each query begins, and the end.
+    lower : ndarray of shape (n_rows,)
+        The first row of the same query with a lower grade; the end of the query if none has.
+    """
+
+    features: NDArray
+    grades: NDArray
+    gains: NDArray
+    starts: NDArray
+    lower: NDArray
+
+    @property
+    def n_queries(self) -> int:
+        """The number of queries."""
+        return len(self.starts) - 1
+
+    @property
+    def sizes(self) -> NDArray:
+        """The number of rows of each query."""
+        return np.diff(self.starts)
+
+    def codes(self) -> NDArray:
+        """Return the query of each row."""
+        return np.repeat(np.arange(self.n_queries), self.sizes)
+
+    def take(self, numbers: NDArray) -> RankedQueries:
+        """Return some of the queries, in the order of `numbers`."""
+        rows, starts, shift = self.locate(numbers)
+        return RankedQueries(
+            self.features[rows],
+            self.grades[rows],
+            self.gains[rows],
+            starts,
+            self.lower[rows] - shift,
+        )
+
+    def locate(self, numbers: NDArray) -> tuple[NDArray, NDArray, NDArray]:
+        """Return the rows of some queries, where each begins among them, and how far each moved."""
+        sizes = self.sizes[numbers]
+        starts = np.append(0, np.cumsum(sizes))
+        shift = np.repeat(self.starts[numbers] - starts[:-1], sizes)
+        return np.arange(starts[-1]) + shift, starts, shift
 
 
-def make_features(
-    X: NDArray,
-    queries: Queries,
-    normalize: str | None,
-    scale: NDArray | None,
-    unit: float = 1.0,
-    used: NDArray | None = None,
-) -> NDArray:
-    """Return the rows as the ranker sees them.
+def sort_queries(
+    features: NDArray, grades: NDArray, queries: Queries
+) -> tuple[RankedQueries, NDArray]:
+    """Sort the rows of queries with several grades, the only ones that can teach an order.
 
     Parameters
     ----------
-    X : ndarray of shape (n_rows, n_features)
-        The documents.
+    features : ndarray of shape (n_rows, n_features)
+        The documents, query by query.
+    grades : ndarray of shape (n_rows,)
+        Their relevance, in the same order.
     queries : Queries
-        Their queries.
-    normalize : {"query", "column", "both"} or None
-        "query" gives z-scores and ranks among the documents of the query, "column" divides by
-        `scale`, "both" gives all three side by side.
-    scale : ndarray of shape (n_features,) or None
-        What `column_scale` found in the training rows.
-    unit : float, default=1.0
-        A factor of all features.
-    used : ndarray of shape (2 or 3, n_features), dtype=bool, default=None
-        With "query" and "both": which z-scores, ranks and scaled values there shall be. None means
-        all.
+        Where each query begins.
 
     Returns
     -------
-    features : ndarray of shape (n_rows, n_features * (1, 2 or 3)) or fewer columns
-        In the order of ``queries.order``.
+    ranked : RankedQueries
+        The sorted rows.
+    used : ndarray of int
+        The positions in ``queries.ids`` of the queries that are kept.
     """
-    X = X[queries.order]
-    if normalize is None:
-        return X * unit
-    if normalize == "column":
-        return X * unit / scale
-    # One row per feature: what is worked on together lies together.
-    values = np.ascontiguousarray(X.T)
-    if used is None:
-        used = np.ones((3 if normalize == "both" else 2, len(values)), dtype=bool)
-    counts = used.sum(axis=1)
-    features = np.empty((counts.sum(), len(X)))
-    z_scores, ranks, *scaled = np.split(features, np.cumsum(counts)[:-1])
-    standardise(values[used[0]], queries.starts, unit, out=z_scores)
-    rank_values(values[used[1]], queries.starts, _RANK_SCALE * unit, out=ranks)
-    if normalize == "both" and scale is not None:
-        np.multiply(values[used[2]], (unit / scale[used[2]])[:, None], out=scaled[0])
-    return features.T
+    codes = np.repeat(np.arange(len(queries.ids)), queries.sizes)
+    best = np.maximum.reduceat(grades, queries.starts[:-1])
+    worst = np.minimum.reduceat(grades, queries.starts[:-1])
+    used = np.flatnonzero(best > worst)
+    order = np.lexsort((-grades, codes))
+    order = order[(best > worst)[codes[order]]]
+    grades, codes = grades[order], codes[order]
+    starts = np.append(0, np.cumsum(queries.sizes[used]))
+    return RankedQueries(
+        features[order],
+        grades,
+        _normalised_gains(grades, best[codes], starts),
+        starts,
+        _first_lower(grades, codes),
+    ), used
 
 
-def standardise(values: NDArray, starts: NDArray, unit: float, out: NDArray) -> None:
-    """Write z-scores within segments of each row, times `unit`, to `out`.
-
-    Values that are all the same give zeros.
-    """
+def _normalised_gains(grades, best, starts):
+    # (2^grade - 1) / 2^best: the ratio is the same, and large grades do not overflow.
+    gains = -np.exp2(grades - best) * np.expm1(-grades * np.log(2))
     sizes = np.diff(starts)
-    # Huge values must not overflow when they are squared.
-    largest = np.maximum.reduceat(np.abs(values), starts[:-1], axis=1)
-    largest[largest == 0] = 1.0
-    np.divide(values, np.repeat(largest, sizes, axis=1), out=out)
-    out -= np.repeat(np.add.reduceat(out, starts[:-1], axis=1) / sizes, sizes, axis=1)
-    deviation = np.sqrt(np.add.reduceat(out * out, starts[:-1], axis=1) / sizes)
-    with np.errstate(divide="ignore"):
-        factor = np.where(deviation > 8 * np.finfo(float).eps, unit / deviation, 0.0)
-    out *= np.repeat(factor, sizes, axis=1)
+    position = np.arange(len(grades)) - np.repeat(starts[:-1], sizes)
+    discounted = np.where(position < CUTOFF, gains / np.log2(position + 2.0), 0.0)
+    ideal = np.add.reduceat(discounted, starts[:-1]) if len(starts) > 1 else np.empty(0)
+    return gains / np.repeat(ideal, sizes)
 
 
-def rank_values(values: NDArray, starts: NDArray, unit: float, out: NDArray) -> None:
-    """Write ranks within segments of each row to `out`; equal values share a mean rank.
+def _first_lower(grades, codes):
+    """Return for each row the first row after it with another grade or query."""
+    changes = (np.diff(grades) != 0) | (np.diff(codes) != 0)
+    ends = np.append(np.flatnonzero(changes) + 1, len(grades))
+    return np.repeat(ends, np.diff(ends, prepend=0))
 
-    Parameters
-    ----------
-    values : ndarray of shape (n_features, n_rows)
-        One row per feature.
-    starts : ndarray of shape (n_segments + 1,)
-        Where the segments begin, and the end.
-    unit : float
-        Ranks lie between ``-unit``, which would be below all, and ``unit``, above all.
-    out : ndarray of shape (n_features, n_rows)
-        For the ranks, contiguous.
-    """
-    order = _sort_quickly(values, starts)
-    ordered = values.reshape(-1)[order]
-    if _neighbours(np.less, ordered, starts, False).any():
-        order = _sort_exactly(values, starts)
-        ordered = values.reshape(-1)[order]
-    # Runs of equal values, over all features and segments at once.
-    begin = np.flatnonzero(_neighbours(np.not_equal, ordered, starts, True))
-    length = np.diff(begin, append=values.size)
-    middle = np.repeat(begin + length / 2, length).reshape(values.shape)
-    # From places in the whole array to places beside the middle of the segment.
+
+def positions(scores: NDArray, starts: NDArray) -> NDArray:
+    """Return the rank of each row in its query from 0, best score first, ties in row order."""
     sizes = np.diff(starts)
-    middle -= np.arange(0, values.size, values.shape[1])[:, None]
-    middle -= np.repeat(starts[:-1] + sizes / 2, sizes)
-    middle *= np.repeat(2 * unit / sizes, sizes)
-    out.reshape(-1)[order] = middle
+    codes = np.repeat(np.arange(len(sizes)), sizes)
+    order = np.lexsort((-scores, codes))
+    position = np.empty(len(scores), dtype=np.intp)
+    position[order] = np.arange(len(scores)) - np.repeat(starts[:-1], sizes)
+    return position
 
 
-def _sort_quickly(values, starts):
-    """Return positions in the whole array that sort each segment, if its values differ enough.
+def mean_ndcg_of(scores: NDArray, ranked: RankedQueries) -> float:
+    """Return the mean NDCG at 10 of scores of sorted rows.
 
-    A sort of numbers is much faster than one of positions. So the last bits of each number are
-    replaced by its position; numbers that differ in these bits alone may be misplaced.
+    The rows are sorted best grade first, so ties would count as right; they are broken against
+    the model instead.
     """
-    last_bits = (1 << int(values.size).bit_length()) - 1
-    keys = np.arange(values.size, dtype=np.int64).reshape(values.shape)
-    keys |= values.view(np.int64) & ~last_bits
-    for block in _blocks(keys.view(np.float64), starts):
-        block.sort(axis=-1)
-    keys &= last_bits
-    return keys
-
-
-def _sort_exactly(values, starts):
-    """Return positions in the whole array that sort each segment."""
-    order = np.arange(values.size).reshape(values.shape)
-    for block, found in zip(_blocks(values, starts), _blocks(order, starts), strict=True):
-        found[...] = np.take_along_axis(found, np.argsort(block, axis=-1), axis=-1)
-    return order
-
-
-def _blocks(array, starts):
-    """Yield views of shape (n_features, n_segments, size): neighbouring segments of one size."""
-    sizes = np.diff(starts)
-    firsts = np.append(np.flatnonzero(np.diff(sizes, prepend=-1)), len(sizes))
-    for first, last in itertools.pairwise(firsts):
-        block = array[:, starts[first] : starts[last]]
-        yield block.reshape(len(array), last - first, sizes[first])
-
-
-def _neighbours(compare, ordered, starts, at_start):
-    """Compare each value with the one before it; those that begin a segment get `at_start`."""
-    found = np.empty(ordered.shape, dtype=bool)
-    flat = ordered.reshape(-1)
-    compare(flat[1:], flat[:-1], out=found.reshape(-1)[1:])
-    found[:, starts[:-1]] = at_start
-    return found
-
-
-class Candidates:
-    """The documents of one query, among which another one can be placed.
-
-    Parameters
-    ----------
-    documents : ndarray of shape (n_documents, n_features)
-        The documents.
-    """
-
-    def __init__(self, documents: NDArray) -> None:
-        largest = np.abs(documents).max(axis=0)
-        self._unit = np.where(largest > 0, largest, 1.0)  # huge values are not squared
-        scaled = documents / self._unit
-        self._mean, deviation = scaled.mean(axis=0), scaled.std(axis=0)
-        self._varies = deviation > 8 * np.finfo(float).eps
-        self._deviation = np.where(self._varies, deviation, 1.0)
-        self._ordered = np.sort(documents, axis=0)
-
-    def place(
-        self,
-        X: NDArray,
-        normalize: str | None,
-        scale: NDArray | None,
-        used: NDArray | None = None,
-    ) -> NDArray:
-        """Return the features of rows, relative to these documents.
-
-        Parameters
-        ----------
-        X : ndarray of shape (n_rows, n_features)
-            The rows; they do not change each other's features.
-        normalize, scale, used
-            As in `make_features`, which gives the same for the documents themselves.
-
-        Returns
-        -------
-        features : ndarray of shape (n_rows, n_features * (1, 2 or 3)) or fewer columns
-            The features.
-        """
-        if normalize in (None, "column"):
-            return X if normalize is None else X / scale
-        z_scores = (X / self._unit - self._mean) / self._deviation
-        z_scores[:, ~self._varies] = 0.0
-        ranks = np.empty_like(X)
-        for column, values, ordered in zip(ranks.T, X.T, self._ordered.T, strict=True):
-            below = np.searchsorted(ordered, values, side="left")
-            not_above = np.searchsorted(ordered, values, side="right")
-            column[:] = (below + not_above) / len(ordered) - 1
-        parts = [z_scores, _RANK_SCALE * ranks]
-        features = np.hstack(parts if normalize == "query" else [*parts, X / scale])
-        return features if used is None else features[:, used.ravel()]
+    # Reversed, a stable sort puts the lower grade first where scores are equal.
+    sizes = ranked.sizes
+    mirrored = np.arange(len(scores)) - np.repeat(ranked.starts[:-1], sizes)
+    back = np.repeat(ranked.starts[1:] - 1, sizes) - mirrored
+    position = positions(scores[back], ranked.starts)[back]
+    discount = np.where(position < CUTOFF, 1 / np.log2(position + 2.0), 0.0)
+    return float(np.sum(ranked.gains * discount) / ranked.n_queries)

@@ -7,8 +7,7 @@ import numpy as np
 from skdml.linear import MahalanobisMetric
 from skdml.ranking._local_gmml_solver import build_model
 from skdml.ranking._local_metrics import LocalMetric
-from skdml.ranking._queries import group_rows
-from skdml.ranking._training import sort_queries
+from skdml.ranking._queries import group_rows, sort_queries
 
 
 def make_documents(sizes=(7, 4, 9), n_features=3, n_grades=3, seed=0):

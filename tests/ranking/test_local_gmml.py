@@ -350,6 +350,6 @@ def test_neighbours_give_their_mean_weights(data):
         nearest = np.argsort(distance)[: _local_gmml._NEIGHBOURS]
         assert set(nearest % 2) == {int(offset > 0)}
         model = replace(near._model, weights=weights[nearest].mean(axis=0))
-        expected = model.scores(near._features(documents, group_rows(None, 15)))
+        expected = model.scores(near._normalizer.features(documents, group_rows(None, 15)))
         np.testing.assert_allclose(near.predict(documents), expected, atol=1e-10)
         np.testing.assert_allclose(near.predict(documents, ["new"] * 15), expected, atol=1e-10)

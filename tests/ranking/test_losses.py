@@ -12,8 +12,7 @@ from skdml.ranking._losses import (
     rank_weight,
     warp_loss,
 )
-from skdml.ranking._queries import group_rows
-from skdml.ranking._training import CUTOFF, mean_ndcg_of, positions, sort_queries
+from skdml.ranking._queries import CUTOFF, group_rows, mean_ndcg_of, positions, sort_queries
 from tests.ranking.ranking_toys import (
     finite_differences,
     make_documents,

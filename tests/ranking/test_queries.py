@@ -2,13 +2,9 @@ import numpy as np
 import pytest
 from scipy.stats import rankdata
 
-from skdml.ranking import _queries
-from skdml.ranking._queries import (
-    Candidates,
-    column_scale,
-    group_rows,
-    make_features,
-)
+from skdml.ranking import _normalizer
+from skdml.ranking._normalizer import Candidates, Normalizer, column_scale
+from skdml.ranking._queries import group_rows
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -41,7 +37,7 @@ def obvious_places(rows, documents, normalize, scale):
             z_scores.append(0.0 if same else (value - column.mean()) / column.std())
             below, equal = np.sum(column < value), np.sum(column == value)
             ranks.append((2 * below + equal) / len(column) - 1)
-        within = [z_scores, _queries._RANK_SCALE * np.array(ranks)]
+        within = [z_scores, _normalizer._RANK_SCALE * np.array(ranks)]
         if normalize == "query":
             parts = within
         elif normalize == "both":
@@ -53,16 +49,16 @@ def obvious_places(rows, documents, normalize, scale):
 
 
 def features_of(X, qid, normalize="query", scale=None):
-    """What `make_features` gives, in the order of the input."""
+    """The features in the order of the input."""
     queries = group_rows(qid, len(X))
-    features = make_features(X, queries, normalize, scale)
+    features = Normalizer(normalize, scale).features(X, queries)
     return features[np.argsort(queries.order)]
 
 
 def z_scores_and_ranks(values, qid=None):
     """Of one feature; the ranks without their scale."""
     z_scores, ranks = features_of(np.asarray(values, dtype=float)[:, None], qid).T
-    return z_scores, ranks / _queries._RANK_SCALE
+    return z_scores, ranks / _normalizer._RANK_SCALE
 
 
 # Groups of rows
@@ -162,13 +158,12 @@ def test_ranks_equal_scipys(n_distinct):
 def test_equal_values_at_the_border_of_queries_or_features_share_no_rank():
     X = np.array([[0.0, 5.0], [5.0, 7.0], [5.0, 9.0], [5.0, 9.0]])
     qid = [0, 0, 1, 1]
-    ranks = features_of(X, qid)[:, 2:] / _queries._RANK_SCALE
+    ranks = features_of(X, qid)[:, 2:] / _normalizer._RANK_SCALE
     np.testing.assert_allclose(ranks, [[-0.5, -0.5], [0.5, 0.5], [0, 0], [0, 0]])
 
 
 @pytest.mark.parametrize("size", [2, 3, 40, 5000])
 def test_values_that_differ_in_their_last_bits_have_ranks_of_their_own(size):
-    """These bits are used to sort faster."""
     steps = np.random.default_rng(0).permutation(size)
     for values in (1.0 + steps * np.finfo(float).eps, -1e300 * (1 + steps * 2e-16), steps * 5e-324):
         _, ranks = z_scores_and_ranks(values)
@@ -238,8 +233,8 @@ def test_features_do_not_depend_on_the_units_of_columns():
 def test_unit_is_a_factor_of_all_features(normalize):
     X = make_X()
     queries, scale = group_rows(QID, len(X)), scale_for(normalize, X)
-    expected = 0.3 * make_features(X, queries, normalize, scale)
-    found = make_features(X, queries, normalize, scale, unit=0.3)
+    expected = 0.3 * Normalizer(normalize, scale).features(X, queries)
+    found = Normalizer(normalize, scale, unit=0.3).features(X, queries)
     np.testing.assert_allclose(found, expected, rtol=1e-14)
 
 
@@ -251,12 +246,12 @@ def test_features_that_are_not_used_are_not_there(normalize, kept):
     used = np.zeros((3 if normalize == "both" else 2, 4), dtype=bool)
     used[kept, 1:] = True
     used[2:] = [True, True, False, False]
-    expected = make_features(X, queries, normalize, scale)[:, used.ravel()]
-    found = make_features(X, queries, normalize, scale, 1.0, used)
+    expected = Normalizer(normalize, scale).features(X, queries)[:, used.ravel()]
+    found = Normalizer(normalize, scale, 1.0, used).features(X, queries)
     np.testing.assert_allclose(found, expected, atol=1e-12)
     documents = X[QID == 4]
-    placed = Candidates(documents).place(X, normalize, scale)[:, used.ravel()]
-    found = Candidates(documents).place(X, normalize, scale, used)
+    placed = Normalizer(normalize, scale).place(X, Candidates(documents))[:, used.ravel()]
+    found = Normalizer(normalize, scale, used=used).place(X, Candidates(documents))
     np.testing.assert_allclose(found, placed, atol=1e-12)
 
 
@@ -299,7 +294,7 @@ def documents_and_rows(n_documents=6):
 def test_rows_are_placed_as_obvious_loops_place_them(normalize, n_documents):
     documents, rows = documents_and_rows(n_documents)
     scale = scale_for(normalize, documents)
-    placed = Candidates(documents).place(rows, normalize, scale)
+    placed = Normalizer(normalize, scale).place(rows, Candidates(documents))
     expected = obvious_places(rows, documents, normalize, scale)
     np.testing.assert_allclose(placed, expected, atol=1e-12)
 
@@ -308,23 +303,23 @@ def test_rows_are_placed_as_obvious_loops_place_them(normalize, n_documents):
 def test_documents_placed_among_themselves_have_their_features(normalize):
     documents, _ = documents_and_rows()
     scale = scale_for(normalize, documents)
-    expected = make_features(documents, group_rows(None, len(documents)), normalize, scale)
-    placed = Candidates(documents).place(documents, normalize, scale)
+    expected = Normalizer(normalize, scale).features(documents, group_rows(None, len(documents)))
+    placed = Normalizer(normalize, scale).place(documents, Candidates(documents))
     np.testing.assert_allclose(placed, expected, atol=1e-12)
 
 
 def test_placed_rows_do_not_change_each_other():
     documents, rows = documents_and_rows()
     candidates = Candidates(documents)
-    together = candidates.place(rows, "query", None)
+    together = Normalizer("query", None).place(rows, candidates)
     for row, expected in zip(rows, together, strict=True):
-        alone = candidates.place(row[None], "query", None)[0]
+        alone = Normalizer("query", None).place(row[None], candidates)[0]
         np.testing.assert_allclose(alone, expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("size", [1e300, 1e-300])
 def test_rows_among_huge_and_tiny_documents(size):
     documents, rows = documents_and_rows()
-    expected = Candidates(documents).place(rows, "query", None)
-    placed = Candidates(documents * size).place(rows * size, "query", None)
+    expected = Normalizer("query", None).place(rows, Candidates(documents))
+    placed = Normalizer("query", None).place(rows * size, Candidates(documents * size))
     np.testing.assert_allclose(placed, expected, atol=1e-9)

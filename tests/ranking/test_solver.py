@@ -7,7 +7,7 @@ from skdml.datasets import make_ranking
 from skdml.linear import MahalanobisMetric
 from skdml.ranking._local_gmml_solver import build_model, fit_query_weights, gradients, train
 from skdml.ranking._local_metrics import LocalMetric, learn_local_metric
-from skdml.ranking._training import mean_ndcg_of
+from skdml.ranking._queries import mean_ndcg_of
 from tests.ranking.ranking_toys import (
     finite_differences,
     make_ranked,
