@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Self
@@ -348,14 +347,9 @@ class AsymmetricMetricClassifier(
 
     def _check_rows(self, X, name="X"):
         """Validate rows of any other method than `fit`, or any other rows than X."""
-        try:
-            X = validate_data(
-                self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False
-            )
-        except ValueError as error:
-            if name == "X":
-                raise
-            raise ValueError(re.sub(r"\bX\b", name, str(error))) from error
+        X = validate_data(
+            self, X, name, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False
+        )
         check_scale(X, name, may_be_small=True)
         return as_dense(X, name)
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ..utils._adam import Adam
+
 
 @dataclass
 class Pairs:
@@ -68,20 +70,22 @@ class LinearMaps:
 
     def __init__(self, U: NDArray, V: NDArray, symmetric: bool) -> None:
         self.symmetric = symmetric
-        self.weights: tuple[NDArray, ...] = (U,) if symmetric else (U, V)
-        self._first = [np.zeros_like(weight) for weight in self.weights]
-        self._second = [np.zeros_like(weight) for weight in self.weights]
-        self._n_steps = 0
+        self._adam = Adam((U,) if symmetric else (U, V), eps=1e-12)
+
+    @property
+    def weights(self) -> tuple[NDArray, ...]:
+        """U and V, or U alone if they are the same."""
+        return tuple(self._adam.parameters)
 
     @property
     def U(self) -> NDArray:
         """The map of queries."""
-        return self.weights[0]
+        return self._adam.parameters[0]
 
     @property
     def V(self) -> NDArray:
         """The map of database rows."""
-        return self.weights[-1]
+        return self._adam.parameters[-1]
 
     def untied(self) -> LinearMaps:
         """Return two maps of their own that start where these are."""
@@ -113,11 +117,4 @@ class LinearMaps:
         ]
         if self.symmetric:
             gradients = [gradients[0] + gradients[1]]
-        self._n_steps = t = self._n_steps + 1
-        weights = []
-        for i, (weight, gradient) in enumerate(zip(self.weights, gradients, strict=True)):
-            first = self._first[i] = 0.9 * self._first[i] + 0.1 * gradient
-            second = self._second[i] = 0.999 * self._second[i] + 0.001 * gradient**2
-            size = np.sqrt(second / (1 - 0.999**t)) + 1e-12
-            weights.append(weight - lr * first / (1 - 0.9**t) / size)
-        self.weights = tuple(weights)
+        self._adam.step(gradients, lr)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Self
 
@@ -305,20 +304,15 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
                 f"{name} requires y{suffix} to be passed, but the target y is None. Pass the "
                 f"relevance of each document."
             )
-        try:
-            # one document has no order
-            X = validate_data(
-                self,
-                X,
-                accept_sparse="csr",
-                dtype=np.float64,
-                reset=reset,
-                ensure_min_samples=2 if reset else 1,
-            )
-        except ValueError as error:
-            if not suffix:
-                raise
-            raise ValueError(re.sub(r"\bX\b", f"X{suffix}", str(error))) from error
+        X = validate_data(
+            self,
+            X,
+            f"X{suffix}",
+            accept_sparse="csr",
+            dtype=np.float64,
+            reset=reset,
+            ensure_min_samples=2 if reset else 1,  # one document has no order
+        )
         X = as_dense(X, f"X{suffix}")
         check_scale(X, f"X{suffix}", exponent=_MOST_EXPONENT)
         y = _check_grades(y, len(X), f"y{suffix}")

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..linear import MahalanobisMetric
+from ..utils._adam import Adam
 from ._kernels import KERNELS, Partials
 from ._losses import draw_violators, lambda_loss, pair_loss, rank_weight, warp_loss
 from ._queries import RankedQueries, mean_ndcg_of
@@ -252,7 +253,7 @@ def train(
     fixed = "factors" not in learned
     quadratic = model.quadratic(ranked.features) if fixed else None
     watched = model.quadratic(validation.features) if fixed and validation is not None else None
-    optimizer = _Adam({name: getattr(model, name).copy() for name in learned}, model.kernel)
+    optimizer = _AveragedAdam({name: getattr(model, name) for name in learned}, model.kernel)
     batch_size = int(np.clip(-(-ranked.n_queries // _MIN_STEPS), _MIN_BATCH, _MAX_BATCH))
     history: list[dict] = []
     best, lowest, best_epoch = replace(model, **optimizer.average), np.inf, 0
@@ -308,29 +309,28 @@ def gradients(
     return value, {name: compute[name]() for name in learned}
 
 
-class _Adam:
+class _AveragedAdam:
     """Adam with a running average of the parameters; the weights of the thesis stay >= 0."""
 
-    def __init__(self, parameters: dict[str, Any], kernel: str) -> None:
-        self.parameters = parameters
-        self.average = {name: value.copy() for name, value in parameters.items()}
-        self._first = {name: np.zeros_like(value) for name, value in parameters.items()}
-        self._second = {name: np.zeros_like(value) for name, value in parameters.items()}
-        self._n_steps = 0
+    def __init__(self, parameters: dict[str, NDArray], kernel: str) -> None:
+        self._names = list(parameters)
+        self._adam = Adam(list(parameters.values()), eps=1e-8)
+        self.average: dict[str, Any] = dict(parameters)
         self._project = kernel == "thesis"
 
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The arrays by name; new ones after each step, as a model may keep them."""
+        return dict(zip(self._names, self._adam.parameters, strict=True))
+
     def step(self, gradient):
-        self._n_steps = t = self._n_steps + 1
+        self._adam.step([gradient[name] for name in self._names], _LEARNING_RATE)
+        if self._project and "weights" in self._names:
+            i = self._names.index("weights")
+            self._adam.parameters[i] = np.maximum(self._adam.parameters[i], 0)
+        t = self._adam.n_steps
         keep = min(_AVERAGE, t / (t + 10))  # the first steps, far from the end, fade sooner
-        # New arrays: the model of this step may be kept.
-        for name, g in gradient.items():
-            first = self._first[name] = 0.9 * self._first[name] + 0.1 * g
-            second = self._second[name] = 0.999 * self._second[name] + 0.001 * g * g
-            size = np.sqrt(second / (1 - 0.999**t)) + 1e-8
-            value = self.parameters[name] - _LEARNING_RATE * first / (1 - 0.9**t) / size
-            if self._project and name == "weights":
-                value = np.maximum(value, 0)
-            self.parameters[name] = value
+        for name, value in self.parameters.items():
             self.average[name] = keep * self.average[name] + (1 - keep) * value
 
 

@@ -6,6 +6,7 @@ is absorbed in one place.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -42,10 +43,15 @@ class EstimatorMixin(CallbackSupportMixin):
     _doc_link_template = DOCUMENTATION + "api/generated/{estimator_module}.{estimator_name}.html"
 
 
-def validate_data(estimator: BaseEstimator, X: MatrixLike, **options: Any) -> Any:
-    """Validate X as scikit-learn does, with errors that always name it."""
-    with naming("X"), np.errstate(invalid="ignore"):  # infinities are summed up
-        return _validate_data(estimator, X, **options)
+def validate_data(estimator: BaseEstimator, X: MatrixLike, name: str = "X", **options: Any) -> Any:
+    """Validate rows as scikit-learn does, with errors that always name them."""
+    try:
+        with naming("X"), np.errstate(invalid="ignore"):  # infinities are summed up
+            return _validate_data(estimator, X, **options)
+    except ValueError as error:
+        if name == "X":
+            raise
+        raise ValueError(re.sub(r"\bX\b", name, str(error))) from error
 
 
 __all__ = [
