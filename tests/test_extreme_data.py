@@ -239,3 +239,22 @@ def test_more_candidates_than_rows_are_all_rows():
     few = AsymmetricMetricClassifier(max_iter=2, n_candidates=4 * len(X), random_state=0)
     many = AsymmetricMetricClassifier(max_iter=2, n_candidates=2**31, random_state=0)
     assert_allclose(many.fit(X, Y).transform(X), few.fit(X, Y).transform(X))
+
+
+@pytest.mark.parametrize("factor", [1e-80, 1e80])
+def test_queries_of_extreme_scales_are_refused_by_name(factor):
+    with pytest.raises(ValueError, match=r"X_query has .* leave the range of float"):
+        AsymmetricMetricClassifier(max_iter=2).fit(X, Y, X_query=X * factor, y_query=Y)
+
+
+def test_a_huge_reg_of_the_ranker_leaves_the_identity():
+    qid = np.repeat(np.arange(6), 10)
+    for reg in (1e12, 1e300):
+        model = LocalGMMLRanker(max_epochs=1, reg=reg, random_state=0).fit(X, Y, qid=qid)
+        A = model.metrics_[0].matrix()
+        assert_allclose(A, np.eye(len(A)), atol=1e-8)
+
+
+def test_coresets_of_clouds_in_single_precision_are_of_a_good_scale():
+    with pytest.raises(ValueError, match="leave the range of float32"):
+        wasserstein_coreset((X * 1e25).astype(np.float32), size=5, cloud=(2, 2))

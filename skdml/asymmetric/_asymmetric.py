@@ -332,6 +332,7 @@ class AsymmetricMetricClassifier(
             queries, query_codes = X, codes
         else:
             queries = self._check_rows(X_query, "X_query")
+            check_scale(queries, "X_query")  # squares of tiny ones would be lost
             query_codes = encode_query_labels(y_query, len(queries), self.classes_, name)
         check_neighbors(self.n_neighbors, self.n_candidates, codes)
         return Problem(
@@ -397,7 +398,7 @@ class AsymmetricMetricClassifier(
         starts = [LinearMaps(V, V, symmetric=True)]
         if not (self.symmetric or problem.same_rows):
             queries, labels = problem.queries[trained], problem.query_labels[trained]
-            U = aligned_map(V, X, problem.labels, queries, labels, self.n_neighbors)
+            U = aligned_map(V, X, problem.labels, queries, labels, problem.n_neighbors)
             starts.append(LinearMaps(U, V, symmetric=False))
         return starts
 

@@ -235,6 +235,8 @@ def augment_affine(X: torch.Tensor) -> torch.Tensor:
         up to a twentieth of its size; what comes in from outside is zero.
     """
     n_images = len(X)
+    if n_images == 0:
+        return X
 
     def uniform(half_range, *shape):
         return (2 * torch.rand(n_images, *shape) - 1) * half_range

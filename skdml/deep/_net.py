@@ -81,6 +81,9 @@ class MetricNet(NeuralNet):
         X, y = unpack_data(batch)
         embeddings = check_embeddings(self.infer(X, **fit_params), len(X), self.module_)
         loss = self.get_loss(embeddings, y, X=X, training=True)
+        if not isinstance(loss, torch.Tensor) or loss.ndim:
+            got = f"shape {tuple(loss.shape)}" if hasattr(loss, "shape") else type(loss).__name__
+            raise TypeError(f"loss must return a tensor with a single number, got {got}.")
         self.check_loss(loss)
         loss.backward()
         return {"loss": loss, "y_pred": embeddings}

@@ -55,6 +55,8 @@ def check_numbers(values: ArrayLike, name: str, length: int | None = None) -> ND
     """Return a non-empty one-dimensional float64 array without NaN or infinity."""
     vector = check_vector(values, name, length)
     try:
+        if vector.dtype.kind == "O":
+            vector = np.asarray(vector.tolist())  # of the numbers' own type
         if vector.dtype.kind == "c":
             raise TypeError("complex numbers have no order")
         vector = vector.astype(np.float64)

@@ -19,6 +19,8 @@ _MIN_DIRECTIONS = 8
 _MAX_CANDIDATES = 100
 # Queries of a group: enough to estimate a metric from, and no more than that takes.
 _MIN_QUERIES = 20
+# With more, nothing but the identity is left.
+_LARGE_REG = 1e30
 _MAX_QUERIES = 1000
 
 
@@ -138,7 +140,7 @@ def learn_local_metric(
     if unit <= 0:  # the group tells nothing: no direction is better than another
         metric = MahalanobisMetric(n_features)
     else:
-        ridge = reg * unit * np.eye(n_features)
+        ridge = min(reg, _LARGE_REG) * unit * np.eye(n_features)
         metric = low_rank_metric(geometric_mean(S + ridge, D + ridge), rank)
     return LocalMetric(metric, choose_anchor(group, metric, anti, seed))
 

@@ -105,7 +105,7 @@ def wasserstein_coreset(
     ([2, 3], [3.0, 2.0])
     """
     X = check_named_array(X, "X", dtype=[np.float64, np.float32])
-    check_scale(X)
+    check_scale(X, dtype=X.dtype)
     check_transport(p, reg, solver)
     if cloud is not None and check_cloud(cloud, X.shape[1], "X")[0] == 1:
         cloud = None  # of one point: the plain distance

@@ -362,6 +362,12 @@ def test_bad_samples_and_labels_are_named(digits):
             model.fit(X, y)
 
 
+@pytest.mark.parametrize("part", ["loss", "miner"])
+def test_a_loss_or_miner_that_returns_nothing_is_named(digits, part):
+    with pytest.raises(TypeError, match=rf"{part} must return .* got NoneType"):
+        quick(**{part: print}).fit(*digits[:2])
+
+
 def test_a_dimension_may_be_any_whole_number(digits):
     X, y, _, _ = digits
     assert quick(embedding_dim=True, max_epochs=1).fit(X, y).transform(X).shape == (len(X), 1)

@@ -267,6 +267,8 @@ def test_bad_types(measure):
         measure(["good", "bad"], [1, 2])
     with pytest.raises(TypeError, match="y_score must hold numbers"):
         measure([0, 1], [None, {}])
+    with pytest.raises(TypeError, match="y_score must hold numbers"):
+        measure([0, 1], np.array([1j, 2], dtype=object))
     with pytest.raises(TypeError, match="qid must be all numbers or all strings"):
         measure([0, 1], [1, 2], np.array(["a", None], dtype=object))
 

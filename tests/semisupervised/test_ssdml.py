@@ -364,6 +364,8 @@ def test_bad_parts_are_named(digits):
         quick(optimizer=len).fit(X, partly)
     with pytest.raises(TypeError, match=r"augment must return a tensor .* got NoneType"):
         quick(augment=print).fit(X, partly)
+    with pytest.raises(ValueError, match=r"'lr' parameter .* must be a float in the range"):
+        quick(lr=1e300).fit(X, partly)
     with pytest.raises(ValueError, match=r"device='' cannot be used"):
         quick(device="").fit(X, partly)
     assert quick(max_epochs=1, n_components=True).fit(X, partly).transform(X).shape == (400, 1)

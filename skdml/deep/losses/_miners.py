@@ -192,6 +192,11 @@ def mine_masks(
     if isinstance(miner, str):
         return MINERS[miner](similarities, positive, negative)
     indices = miner(embeddings.detach(), labels)
+    if not isinstance(indices, (tuple, list)) or len(indices) not in (3, 4):
+        raise TypeError(
+            "miner must return three index tensors (anchors, positives, negatives) or four "
+            f"(anchors, positives, anchors, negatives), got {type(indices).__name__}."
+        )
     anchors, positives, *others = indices
     negative_anchors, negatives = others if len(others) == 2 else (anchors, others[0])
     kept_positive, kept_negative = torch.zeros_like(positive), torch.zeros_like(negative)
