@@ -126,7 +126,7 @@ def make_local_pairs(
     >>> pair_labels
     array([ 1, -1])
     """
-    X = check_named_array(X, "X", accept_sparse="csr")
+    X = check_named_array(X, "X", accept_sparse="csr", dtype=[np.float64, np.float32])
     codes = _class_codes(y)
     n_samples = X.shape[0]
     if len(codes) != n_samples:

@@ -195,7 +195,7 @@ class DeepMetricEmbedder(
         "samples_per_class": [Interval(Integral, 2, None, closed="left")],
         "max_epochs": [Interval(Integral, 1, None, closed="left")],
         "optimizer": [StrOptions(set(OPTIMIZERS)), callable],
-        "lr": [Interval(Real, 0, 1e6, closed="neither")],
+        "lr": [Interval(Real, 0, 1e38, closed="right")],
         "augment": [StrOptions({"affine"}), callable, None],
         "class_rotations": ["boolean"],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither"), None],

@@ -11,12 +11,20 @@ import torch
 from torch import nn
 
 from ..utils._fit import copy_part
+from ..utils.validation import refuse_if_too_large
 from ._gradients import N_ORIENTATIONS, OrientedGradients
 
 # The channels of the blocks of `ConvNet`.
 CHANNELS = (32, 64, 128)
 # With fewer columns for every place of the map, its head is over the whole map.
 _COLUMNS_PER_PLACE = 4
+
+
+def _make_head(width, embedding_dim):
+    refuse_if_too_large(
+        (embedding_dim, width), "the last layer would have weights", "Give fewer dimensions."
+    )
+    return nn.Linear(width, embedding_dim)
 
 
 class MLP(nn.Module):
@@ -50,7 +58,7 @@ class MLP(nn.Module):
                 layers.append(nn.Dropout(dropout))
             width = n_units
         self.backbone = nn.Sequential(*layers)
-        self.head = nn.Linear(width, embedding_dim)
+        self.head = _make_head(width, embedding_dim)
 
     def forward(self, X: torch.Tensor) -> torch.Tensor:
         """Return the embeddings of rows."""
@@ -141,7 +149,7 @@ class ConvNet(nn.Module):
         self.kind, self.embedding_dim = head, embedding_dim
         self.head: nn.Module
         if head == "dense":
-            self.head = nn.Linear(depth * n_places, embedding_dim)
+            self.head = _make_head(depth * n_places, embedding_dim)
         elif head == "map":
             self.head = nn.Conv2d(depth, math.ceil(embedding_dim / n_places), 1)
         elif head == "points":

@@ -177,7 +177,7 @@ class WassersteinGenerator(DensityMixin, EstimatorMixin, BaseEstimator):
         "scaling": [StrOptions({"auto", "common", "columns"})],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "batch_size": [Interval(Integral, 2, None, closed="left")],
-        "lr": [Interval(Real, 0, 1e6, closed="neither"), StrOptions({"auto"})],
+        "lr": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
         "n_jobs": [Integral, None],
         "client": "no_validation",
         "random_state": ["random_state"],
@@ -407,7 +407,12 @@ class WassersteinGenerator(DensityMixin, EstimatorMixin, BaseEstimator):
         samples = self._draw(_N_LOOKED_AT, np.random.RandomState(self._seed))
         samples = self._columns.encode(self._columns.decode(samples))
         if not np.isfinite(samples).all():
-            raise ValueError("the generator's samples are not finite: give a smaller lr.")
+            warnings.warn(
+                f"the generator's samples are not all finite: try a smaller lr than {self._lr}.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+            return
         spread, expected = mean_deviation(samples), mean_deviation(rows)
         if expected / _MOST_SPREAD <= spread <= _MOST_SPREAD * expected:
             return

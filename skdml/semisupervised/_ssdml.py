@@ -189,7 +189,7 @@ class SSDMLEmbedder(
         "pretrain_epochs": [Interval(Integral, 0, None, closed="left")],
         "batch_size": [Interval(Integral, 2, None, closed="left")],
         "optimizer": [StrOptions(set(OPTIMIZERS)), callable],
-        "lr": [Interval(Real, 0, 1e6, closed="neither")],
+        "lr": [Interval(Real, 0, 1e38, closed="right")],
         "augment": [StrOptions({"affine"}), callable, None],
         "input_shape": [tuple, list, None],
         "device": [str],

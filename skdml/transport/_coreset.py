@@ -172,7 +172,7 @@ def measure_coreset(
     check_scale(X)
     if size > len(X):
         raise ValueError(f"size must be between 1 and the {len(X)} rows, got {size!r}.")
-    start = check_random_state(random_state).choice(len(X), size, replace=False)
+    start = check_random_state(random_state).choice(len(X), int(size), replace=False)
     points, log = lp.free_support_barycenter(
         [X],
         [np.full(len(X), 1 / len(X))],

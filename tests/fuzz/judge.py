@@ -147,6 +147,8 @@ def _look_at_error(case, step, error, verdict):
     message = str(error)
     where = f"{step.name}, {_place(error)}"
     what = f"{type(error).__name__}: {message}"
+    if isinstance(error, MemoryError) and "GiB" in message:
+        return  # what was asked for is too large, and the message says how large it is
     if not isinstance(error, case.errors) or isinstance(error, FOREIGN_ERRORS):
         verdict.defects.append(Defect("wrong exception", where, what))
     elif not isinstance(error, NotFittedError) and not is_clear(message, case.names):
