@@ -258,3 +258,15 @@ def test_a_huge_reg_of_the_ranker_leaves_the_identity():
 def test_coresets_of_clouds_in_single_precision_are_of_a_good_scale():
     with pytest.raises(ValueError, match="leave the range of float32"):
         wasserstein_coreset((X * 1e25).astype(np.float32), size=5, cloud=(2, 2))
+
+
+def test_a_tiny_gamma_leaves_the_prior():
+    rows = X * [1e8, 1.0, 1e-3, 1e8]
+    A = DITMLTransformer(gamma=1e-300, random_state=0).fit(rows, Y).get_mahalanobis_matrix()
+    assert_allclose(A, np.eye(4), atol=1e-8)
+
+
+def test_labels_that_are_records_are_named():
+    records = np.zeros(60, dtype=[("a", float), ("b", int)])
+    with pytest.raises(TypeError, match="labels must be all numbers or all strings"):
+        recall_at_k(X, np.zeros(60, dtype="V4"), gallery=X, gallery_labels=records)

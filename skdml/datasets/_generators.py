@@ -214,7 +214,7 @@ def make_local_clusters(
         "n_documents": [_POSITIVE_INT],
         "n_levels": [_AT_LEAST_TWO],
         "noise": [_NOT_NEGATIVE],
-        "ideal_distance": [Interval(Real, 0, 1e100, closed="both")],
+        "ideal_distance": [Interval(Real, 0, 1e30, closed="both")],
         "return_ideals": ["boolean"],
     },
     prefer_skip_nested_validation=True,

@@ -27,6 +27,8 @@ from ._rank_net import Checkpoints, write_whole
 _WATCH_SECONDS = 0.2
 # Heartbeats alone are sent no more often than this.
 _BEAT_SECONDS = 1.0
+# A worker that was killed is back by then.
+_RESTART_SECONDS = 20.0
 
 
 class WrongWorker(RuntimeError):
@@ -64,7 +66,7 @@ class DaskCrew:
     ) -> None:
         self._client, self._data, self._size, self._port = client, (job, samples, codes), size, port
         self._patience = max(timeout, PATIENCE)
-        n_workers = len(find_workers(client))
+        n_workers = len(find_workers(client, size, _RESTART_SECONDS))
         if n_workers < size:
             raise ValueError(
                 f"n_workers={size} needs as many workers of the dask cluster, one for each rank, "

@@ -336,7 +336,8 @@ def _slack_curvature(point):
     """Return the slack's part of the Hessian; with hard bounds a little of the metric's part."""
     if np.isinf(point.problem.gamma):
         return 1e-10 * point.distances**2
-    return point.slack**2 / point.problem.gamma
+    with np.errstate(over="ignore"):  # a tiny gamma: the multipliers stay where they are
+        return np.minimum(point.slack**2 / point.problem.gamma, 1e200)
 
 
 def _line_search(evaluate, point, direction, step):

@@ -80,6 +80,8 @@ def _encode_both(labels: NDArray, gallery_labels: NDArray) -> tuple[NDArray, NDA
             f"labels (dtype {labels.dtype}) and gallery_labels (dtype {gallery_labels.dtype}) "
             "must be of the same kind."
         )
+    if kinds == {"V"}:
+        raise TypeError(f"labels must be all numbers or all strings, got dtype {labels.dtype}.")
     codes = encode(np.concatenate((labels, gallery_labels)), "labels")[1]
     return codes[: len(labels)], codes[len(labels) :]
 

@@ -207,6 +207,8 @@ class Mode:
     def _after_main(self, outcome, family, watcher):
         left = psutil.wait_procs([*family, *watcher.found], timeout=30)[1]
         self.start()  # whose fits remove what was left
+        if outcome == self.expected:
+            return "too late"
         folders = [path for path in self.folder.glob("skdml-*") if not self._is_used(path)]
         if outcome != "gone" or left or folders:
             return f"WRONG: {outcome}, left {left} {folders}"
