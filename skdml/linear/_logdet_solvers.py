@@ -233,7 +233,10 @@ def _descend(problem, log):
         after = None
         if gamma == problem.gamma:
             after = problem.at(gamma * violation)
-        log.add(log.point if after is None or after.value < log.point.value else after)
+        # Near the optimum, where values differ by rounding alone, the last step is the best.
+        rounding = 1e-10 * abs(log.point.value)
+        is_lower = after is None or after.value < log.point.value - rounding
+        log.add(log.point if is_lower else after)
         if log.done:
             return
         prior = L.T @ problem.prior_inverse @ L
