@@ -297,8 +297,9 @@ def check_pairs(
             f"pair_labels has {len(labels)} entries for {len(pairs)} pairs: one label per pair "
             "is needed."
         )
-    if not np.isin(labels, (-1, 1)).all():
-        odd = np.setdiff1d(labels, (-1, 1))[:5]
+    wrong = (labels != 1) & (labels != -1)
+    if wrong.any():
+        odd = np.unique(labels[wrong])[:5]
         raise ValueError(
             f"pair_labels must be +1 (similar) or -1 (dissimilar), got {odd.tolist()} as well."
         )

@@ -9,6 +9,8 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 # A script that real ranks run; it cannot be looked through for examples without torch.
 collect_ignore = [] if importlib.util.find_spec("torch") else ["deep/rank_toys.py"]
+if not importlib.util.find_spec("psutil"):
+    collect_ignore += ["kills/run.py", "kills/drive.py", "sockets.py"]
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,8 @@ from scipy import sparse
 from sklearn.datasets import make_blobs
 from sklearn.exceptions import ConvergenceWarning
 
+pytest.importorskip("torch")
+
 from skdml import (
     AsymmetricMetricClassifier,
     DeepMetricEmbedder,

@@ -94,6 +94,8 @@ def check_class_labels(y: Any, name: str) -> NDArray:
     """
     with naming(name), np.errstate(invalid="ignore"):  # scikit-learn casts floats to integers
         y = column_or_1d(as_array(y), warn=True)
+        if y.dtype.kind == "S":
+            raise TypeError("labels must be numbers or strings, got bytes")
         encode(y, name)
         check_classification_targets(y)
     return y

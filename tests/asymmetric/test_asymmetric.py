@@ -346,7 +346,7 @@ class TestErrors:
         ("y", "error", "message"),
         [
             (np.arange(120.0) / 7, ValueError, "y: Unknown label type"),
-            (np.full(120, b"a"), TypeError, "y: Support for labels represented as bytes"),
+            (np.full(120, b"a"), TypeError, "y: labels must be numbers or strings, got bytes"),
             (np.zeros((120, 2, 2)), ValueError, "y: Found array with dim 3"),
         ],
     )

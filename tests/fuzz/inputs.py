@@ -78,7 +78,7 @@ def _unsorted_csr(X):
 
 def _duplicates(X):
     X = sparse.coo_array(X)
-    entries = (np.append(X.data / 2, X.data / 2), tuple(np.append(c, c) for c in X.coords))
+    entries = (np.append(X.data / 2, X.data / 2), tuple(np.append(c, c) for c in (X.row, X.col)))
     return sparse.coo_array(entries, shape=X.shape)
 
 
