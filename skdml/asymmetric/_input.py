@@ -54,7 +54,7 @@ def check_labels(y: Any, n_samples: int, name: str, rows: str, estimator: str) -
 def check_same_kind(y: Any, predicted: NDArray, estimator: str) -> NDArray:
     """Return labels that can be compared with predicted ones."""
     y = check_labels(y, len(predicted), "y", "X", estimator)
-    if (y.dtype.kind in "biuf") != (predicted.dtype.kind in "biuf"):
+    if any((y.dtype.kind in kinds) != (predicted.dtype.kind in kinds) for kinds in ("biuf", "mM")):
         raise TypeError(
             f"y (dtype {y.dtype}) and the classes of fit (dtype {predicted.dtype}) must be of the "
             "same kind, numbers or strings."

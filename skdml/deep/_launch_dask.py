@@ -27,8 +27,6 @@ from ._rank_net import Checkpoints, write_whole
 _WATCH_SECONDS = 0.2
 # Heartbeats alone are sent no more often than this.
 _BEAT_SECONDS = 1.0
-# A worker that was killed is back by then.
-_RESTART_SECONDS = 20.0
 
 
 class WrongWorker(RuntimeError):
@@ -66,7 +64,7 @@ class DaskCrew:
     ) -> None:
         self._client, self._data, self._size, self._port = client, (job, samples, codes), size, port
         self._patience = max(timeout, PATIENCE)
-        n_workers = len(find_workers(client, size, _RESTART_SECONDS))
+        n_workers = len(find_workers(client, size))  # a killed one comes back
         if n_workers < size:
             raise ValueError(
                 f"n_workers={size} needs as many workers of the dask cluster, one for each rank, "
