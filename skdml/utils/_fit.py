@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import sys
+import time
 from collections.abc import Callable
 from typing import Any, Literal, Self, TypeAlias, TypeVar, cast
 
@@ -56,6 +57,22 @@ def copy_part(name: str, value: Any) -> Any:
             f"{name} cannot be copied ({error}), and fit trains a copy: pass a class or a function "
             "in its place."
         ) from error
+
+
+def record(history: dict[str, list], start: float, **figures: Any) -> None:
+    """Append the figures of one round to a history, with the seconds since `start`.
+
+    Parameters
+    ----------
+    history : dict of str to list
+        What becomes `history_`: one entry per round in each list.
+    start : float
+        ``time.perf_counter()`` at the beginning of training.
+    **figures : numbers
+        Such as ``loss=0.3``, the same names in every round.
+    """
+    for name, value in {**figures, "seconds": time.perf_counter() - start}.items():
+        history.setdefault(name, []).append(value)
 
 
 # Fitted attributes as they would be if fit stopped here.
