@@ -56,7 +56,7 @@ def make_losses():
         "multi-similarity": get_loss("multi-similarity"),
         "lifted structure": get_loss("lifted-structure"),
         "margin, distance-weighted": get_loss("margin", miner="distance-weighted"),
-        "triplet semi-hard": get_loss("triplet", mining="semi-hard", margin=0.2),
+        "triplet semi-hard": get_loss("triplet", triplets="semi-hard", margin=0.2),
         "contrastive": get_loss("contrastive"),
         "tuplet": get_loss("n-pair-tuplet"),
         **{name: get_loss(name) for name in ROBUST},

@@ -27,9 +27,9 @@ ROBUST = ("dro-topk", "dro-topk-pn", "dro-kl", "dro-kl-g", "dro-max", "dro-varia
 LOSSES = {
     BASE: {},
     "contrastive": {},
-    "triplet, all": {"loss": "triplet", "loss__mining": "all"},
-    "triplet, semi-hard": {"loss": "triplet", "loss__mining": "semi-hard"},
-    "triplet, hard": {"loss": "triplet", "loss__mining": "hard"},
+    "triplet, all": {"loss": "triplet", "loss__triplets": "all"},
+    "triplet, semi-hard": {"loss": "triplet", "loss__triplets": "semi-hard"},
+    "triplet, hard": {"loss": "triplet", "loss__triplets": "hard"},
     "lifted-structure": {},
     "lifted-structure-pairs": {},
     "n-pair-tuplet": {},
@@ -146,7 +146,7 @@ def plan(part):
     if part == "tables":
         return [(name, {}, {}) for name in TABLES]
     if part == "default":
-        return [("default", {}, {}), ("class_rotations=True", {"class_rotations": True}, {})]
+        return [("default", {}, {}), ("class rotations", {"augment": "class-rotations"}, {})]
     if part == "losses":
         return [
             (name, {**NETWORK, "loss": name, "max_epochs": LOSS_EPOCHS, **params}, {})
@@ -156,7 +156,7 @@ def plan(part):
         return [
             (
                 name,
-                {**NETWORK, **batch_of(size), "embedding_dim": dimension, **params},
+                {**NETWORK, **batch_of(size), "n_components": dimension, **params},
                 {"batch": size, "dimension": dimension},
             )
             for dimension in RATIO_DIMENSIONS

@@ -33,14 +33,14 @@ def make_case(name, quick):
 def train_by_hand(X, y, params):
     """Train as a person would who has written the loop for this case."""
     torch = optional_import("torch", "this benchmark")
-    from skdml.deep._batches import MIN_BATCHES
-    from skdml.deep._modules import NAMED
+    from skdml.deep._data import MIN_BATCHES
     from skdml.deep.losses import get_loss
+    from skdml.deep.modules import NAMED
 
     torch.manual_seed(0)
     X, y = torch.from_numpy(X), torch.from_numpy(y)
     data = {"convnet": {"input_shape": X.shape[1:]}, "mlp": {"n_features": X[0].numel()}}
-    network = NAMED[params["module"]](embedding_dim=64, **data[params["module"]])
+    network = NAMED[params["module"]](n_components=64, **data[params["module"]])
     loss_of = get_loss("multi-similarity")
     optimizer = torch.optim.Adam(network.parameters(), lr=LR)
     n_steps = params["max_epochs"] * max(MIN_BATCHES, -(-len(X) // (N_CLASSES * PER_CLASS)))
@@ -66,7 +66,7 @@ def fit(X, y, params):
 
 def draw_batches(X, y, params):
     torch = optional_import("torch", "this benchmark")
-    from skdml.deep._batches import ClassBatches
+    from skdml.deep._data import ClassBatches
 
     rng = np.random.default_rng(0)
     batches = ClassBatches(torch.from_numpy(X), torch.from_numpy(y), N_CLASSES, PER_CLASS, rng)

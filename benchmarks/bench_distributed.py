@@ -38,9 +38,9 @@ RATE = 400
 BASE, THESIS = "multi-similarity", "thesis"
 MODES = {
     "global mining, hybrid": {},
-    "local mining, hybrid": {"mining": "local"},
+    "local mining, hybrid": {"gather": False},
     "global mining, all-reduce": {"sync": "allreduce"},
-    "local mining, all-reduce": {"sync": "allreduce", "mining": "local"},
+    "local mining, all-reduce": {"sync": "allreduce", "gather": False},
     "global mining, hybrid, gradients": {"ring": "gradients"},
 }
 LOSSES = {

@@ -43,7 +43,7 @@ LOSSES = (
     "multi-similarity",
 )
 # The 3 x 3 places of a map of 28 x 28 pixels, 16 columns each; 240 batches.
-NETWORK = {"module": "convnet", "cloud": "feature-map", "embedding_dim": 144, "augment": "affine"}
+NETWORK = {"module": "convnet", "n_components": 144, "augment": "affine"}
 EPOCHS = 4
 DATA = {"Omniglot": load_omniglot, "Fashion-MNIST": load_fashion}
 LAYOUTS = {
@@ -66,11 +66,13 @@ def train_network(data, loss, seed, options):
     torch.set_num_threads(1)
     from skdml import DeepMetricEmbedder
 
+    head = {} if loss.startswith("w") else {"module__head": "points"}  # the same network for all
     model = DeepMetricEmbedder(
         loss=loss,
         max_epochs=options.pick(full=EPOCHS, quick=1),
         random_state=seed,
         **NETWORK,
+        **head,
         **LAYOUTS[data],
     )
     return model.fit(*DATA[data]("train"))

@@ -26,6 +26,7 @@ def load(subset):
 def fit(params, flat=False):
     """Fit on the training characters, and measure on those of other alphabets."""
     from skdml import DeepMetricEmbedder
+    from skdml.deep import Distributed
     from skdml.metrics import recall_at_k
 
     X, y = load("train")
@@ -33,11 +34,13 @@ def fit(params, flat=False):
     if flat:
         X, X_test = X.reshape(len(X), -1), X_test.reshape(len(X_test), -1)
     params = {name: tuple(v) if isinstance(v, list) else v for name, v in params.items()}
-    model = DeepMetricEmbedder(**params).fit(X, y)
+    names = set(Distributed().get_params()) & set(params)
+    options = Distributed(**{name: params.pop(name) for name in names})
+    model = DeepMetricEmbedder(distributed=options, **params).fit(X, y)
     return {
         "recall": 100 * float(recall_at_k(model.transform(X_test), y_test, k=1)),
-        "epoch_seconds": [epoch["dur"] for epoch in model.history_],
-        "losses": [float(epoch["train_loss"]) for epoch in model.history_],
+        "epoch_seconds": np.diff(model.history_["seconds"], prepend=0).tolist(),
+        "losses": model.history_["loss"],
         "consensus": model.consensus_.tolist(),
         "traffic": model.traffic_,
         "timing": model.timing_,

@@ -14,7 +14,7 @@ BASE, OURS = "triplet", "wtriplet"
 def make_step(loss, calls):
     """Return a function that takes training steps and measures the processor's time of one."""
     torch = optional_import("torch", "this benchmark")
-    from skdml.deep._modules import ConvNet
+    from skdml.deep.modules import ConvNet
 
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(BATCH) // PER_CLASS

@@ -11,5 +11,6 @@ for _package in ("torch", "skorch"):
     optional_import(_package, "skdml.deep")
 
 from ._embedder import DeepMetricEmbedder  # noqa: E402
+from .distributed import Distributed  # noqa: E402
 
-__all__ = ["DeepMetricEmbedder"]
+__all__ = ["DeepMetricEmbedder", "Distributed"]

@@ -17,24 +17,24 @@ from ..metrics import recall_at_k
 from ..transport import CloudMetric
 from ..utils._bases import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from ..utils._fit import FitProgress, fit_method
+from ..utils._parts import PartParamsMixin
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions
+from ..utils._torch import seeded_torch
 from ..utils._typing import MatrixLike, RandomStateLike
-from ..utils.validation import encode, label_vector
-from ._assembly import OPTIMIZERS
-from ._input import check_changes, encode_labels
-from ._modules import NAMED
-from ._net import embed
-from ._ranks import world_size
-from ._samples import SamplesMixin, choose_rows, page_release
-from ._training import TrainingMixin
-from ._transport import FEATURE_MAP
+from ..utils.validation import encode, encode_classes, label_vector
+from ._build import OPTIMIZERS, Config, build_training, make_config
+from ._data import SamplesMixin, check_changes, check_coreset, choose_rows, page_release
+from ._train import embed, read_history, train
+from .distributed import Distributed, choose_options
+from .losses._wasserstein import TRANSPORT
+from .modules import NAMED
 
 # Embeddings of training samples that tell the scale of the transport costs.
 _N_SCALE = 1000
 
 
 class DeepMetricEmbedder(
-    TrainingMixin,
+    PartParamsMixin,
     SamplesMixin,
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
@@ -54,27 +54,21 @@ class DeepMetricEmbedder(
     module : {"mlp", "convnet"}, class or torch.nn.Module, default="mlp"
         The network: fully connected, for tables; convolutional, for images; or a subclass of
         ``torch.nn.Module``. Its constructor gets `n_features`, `input_shape` and
-        `embedding_dim`, as far as it has such parameters, and what is given as ``module__...``.
+        `n_components`, as far as it has such parameters, and what is given as ``module__...``.
         Of a network that exists already, a copy is trained, from its weights on.
-    embedding_dim : int, default=64
+    n_components : int, default=64
         Columns of the embedding.
     loss : str or callable, default="multi-similarity"
         A name that :func:`skdml.deep.losses.get_loss` knows, with its parameters as
         ``loss__...``, or any function of embeddings and labels that returns a scalar tensor.
-    miner : str or callable, default=None
-        Chooses the pairs or triplets of a batch, for losses that take a miner.
-    cloud : (int, int) or "feature-map", default=None
-        How the embedding is a cloud of points for the losses "wtriplet" and "wcontrastive":
-        (n_points, point_dim), or "feature-map", where the head of the convolutional network gives
-        a point for every place of its last map, of embedding_dim / (height * width) columns. None
-        takes the feature map with "convnet", and points of four columns with other modules. With
-        another loss, "feature-map" is such a head.
-    coreset : float, default=None
+        ``loss__miner`` chooses the pairs or triplets of a batch. The losses "wtriplet" and
+        "wcontrastive" compare embeddings as clouds of points: ``loss__cloud`` is
+        (n_points, point_dim), or "feature-map", one point for every position of the last map of
+        "convnet", which is the default there; other modules have points of four columns.
+    coreset : float or (float, int), default=None
         Train on this share of the samples: on those that stand for the others of their class, by
-        :func:`skdml.transport.wasserstein_coreset` on the embedding. An epoch has the same share
-        of the batches. In one process only.
-    coreset_every : int, default=5
-        Epochs after which the samples are chosen anew.
+        :func:`skdml.transport.wasserstein_coreset` on the embedding, chosen again after so many
+        epochs (5). An epoch has the same share of the batches. In one process only.
     input_shape : tuple (channels, height, width), default=None
         The shape of an image where rows of X are flattened images.
     classes_per_batch : int, default=16
@@ -82,18 +76,17 @@ class DeepMetricEmbedder(
     samples_per_class : int, default=5
         Samples of each of them; all, if it has fewer.
     max_epochs : int, default=20
-        Epochs; one has as many batches as hold the training samples, turned ones with
-        `class_rotations` included, 60 at least.
+        Epochs; one has as many batches as hold the training samples, with their rotations if
+        these are new classes, 60 at least.
     optimizer : {"adam", "adamw", "sgd"} or class, default="adam"
         The optimiser, with further parameters as ``optimizer__...``.
     lr : float, default=0.002
         The learning rate at the beginning. It falls to zero along a cosine, unless `callbacks`
         has a schedule of its own.
-    augment : {"affine"} or callable, default=None
-        Changes the samples of a batch at random: "affine" turns, scales, shears and shifts
-        images a little; a callable takes and returns a tensor.
-    class_rotations : bool, default=False
-        Whether images turned by 90, 180 and 270 degrees count as new classes in training.
+    augment : {"affine", "class-rotations"}, callable or list of these, default=None
+        Random changes of the samples of a batch: "affine" rotates, scales, shears and shifts
+        images a little; "class-rotations" rotates images by multiples of 90 degrees, which then
+        count as new classes; a callable takes and returns a tensor.
     validation_fraction : float, default=None
         The share of the samples that is held out to measure recall@1 after each epoch.
     early_stopping : bool, default=False
@@ -106,29 +99,11 @@ class DeepMetricEmbedder(
         its parameters reachable as ``callbacks__name__...``. Fit uses copies, which are then in
         ``net_.callbacks_``.
     n_workers : int, default=1
-        Processes that train together, each with a batch of its own: on this machine, or on as
-        many workers of a dask cluster. See :ref:`distributed`.
-    client : distributed.Client, default=None
-        The cluster; None takes that of joblib's active dask backend, if there is one. It is not
-        stored with the estimator.
-    mining : {"global", "local"}, default="global"
-        Whether an anchor meets the samples of all workers, or of its own only.
-    remote_grad : bool, default=False
-        With global mining, whether samples get a gradient as partners of other workers' anchors
-        too. The gradient is then that of one process with all batches.
-    sync : {"hybrid", "allreduce"}, default="hybrid"
-        How the networks are kept together. "allreduce": the same network everywhere. "hybrid":
-        the same head, and backbones that go around a ring; for modules with a part `head`.
-    ring : {"parameters", "gradients"}, default="parameters"
-        What goes around the ring. With gradients nothing draws the backbones together.
-    ring_mix : float, default=0.5
-        The weight of the own part when it meets that of the neighbour.
-    max_restarts : int, default=1
-        How often training starts again, from the end of the last epoch, after a worker died.
-    timeout : float, default=60
-        Seconds after which a worker that does not answer counts as dead.
-    port : int, default=None
-        Where the workers meet, for firewalls; None takes a free port.
+        Processes that train together on this machine, each with a batch of its own; short for
+        ``distributed=Distributed(n_workers)``. See :ref:`distributed`.
+    distributed : Distributed, default=None
+        How several processes train together, here or on a dask cluster; see
+        :class:`skdml.deep.Distributed`.
     random_state : int, RandomState instance or None, default=None
         Seeds weights, batches and augmentation.
     verbose : int, default=0
@@ -146,8 +121,9 @@ class DeepMetricEmbedder(
         The distance of embeddings: "euclidean", or with the losses "wtriplet" and "wcontrastive"
         a :class:`skdml.transport.CloudMetric`. Give it to measures of :mod:`skdml.metrics` as
         `metric`.
-    history_ : list of dict
-        Epoch, loss, seconds and, with held-out samples, recall@1.
+    history_ : dict of str to list
+        For every epoch "loss", "seconds" since the start of training and, with held-out samples,
+        "valid_recall".
     consensus_ : ndarray of shape (n_epochs,)
         After each epoch, the distance of a worker's backbone from that of its left neighbour,
         mean over workers. Only with several workers, as the next two.
@@ -157,7 +133,7 @@ class DeepMetricEmbedder(
         among the backbone's.
     timing_ : dict
         Seconds of a step in "compute" and in "communication", which is waiting for others.
-    embedding_dim_ : int
+    n_components_ : int
         Columns of the embedding.
     classes_ : ndarray of shape (n_classes,)
         The classes of training.
@@ -184,34 +160,22 @@ class DeepMetricEmbedder(
 
     _parameter_constraints: dict = {
         "module": [StrOptions(set(NAMED)), callable],
-        "embedding_dim": [Interval(Integral, 1, None, closed="left")],
+        "n_components": [Interval(Integral, 1, None, closed="left")],
         "loss": [str, callable],
-        "miner": [str, callable, None],
-        "cloud": [StrOptions({FEATURE_MAP}), tuple, list, None],
-        "coreset": [Interval(Real, 0, 1, closed="neither"), None],
-        "coreset_every": [Interval(Integral, 1, None, closed="left")],
+        "coreset": [Real, tuple, list, None],
         "input_shape": [tuple, list, None],
         "classes_per_batch": [Interval(Integral, 2, None, closed="left")],
         "samples_per_class": [Interval(Integral, 2, None, closed="left")],
         "max_epochs": [Interval(Integral, 1, None, closed="left")],
         "optimizer": [StrOptions(set(OPTIMIZERS)), callable],
         "lr": [Interval(Real, 0, 1e38, closed="right")],
-        "augment": [StrOptions({"affine"}), callable, None],
-        "class_rotations": ["boolean"],
+        "augment": [str, callable, list, tuple, None],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither"), None],
         "early_stopping": ["boolean"],
         "device": [str],
         "callbacks": [list, tuple, None],
         "n_workers": [Interval(Integral, 1, None, closed="left")],
-        "client": "no_validation",
-        "mining": [StrOptions({"global", "local"})],
-        "remote_grad": ["boolean"],
-        "sync": [StrOptions({"hybrid", "allreduce"})],
-        "ring": [StrOptions({"parameters", "gradients"})],
-        "ring_mix": [Interval(Real, 0, 1, closed="both")],
-        "max_restarts": [Interval(Integral, 0, None, closed="left")],
-        "timeout": [Interval(Real, 0, None, closed="neither")],
-        "port": [Interval(Integral, 1, 65535, closed="both"), None],
+        "distributed": [Distributed, None],
         "random_state": ["random_state"],
         "verbose": ["verbose"],
     }
@@ -220,55 +184,40 @@ class DeepMetricEmbedder(
     net_: Any
     module_: torch.nn.Module
     metric_: Literal["euclidean"] | CloudMetric
-    history_: list[dict[str, Any]]
+    history_: dict[str, list]
     consensus_: NDArray
     traffic_: dict[str, float]
     timing_: dict[str, float]
-    embedding_dim_: int
+    n_components_: int
     classes_: NDArray
 
     def __init__(
         self,
         module: str | Callable[..., Any] = "mlp",
-        embedding_dim: int = 64,
+        n_components: int = 64,
         loss: str | Callable[..., Any] = "multi-similarity",
-        miner: str | Callable[..., Any] | None = None,
-        cloud: str | tuple[int, int] | None = None,
-        coreset: float | None = None,
-        coreset_every: int = 5,
+        coreset: float | tuple[float, int] | None = None,
         input_shape: Sequence[int] | None = None,
         classes_per_batch: int = 16,
         samples_per_class: int = 5,
         max_epochs: int = 20,
         optimizer: str | Callable[..., Any] = "adam",
         lr: float = 0.002,
-        augment: Literal["affine"] | Callable[..., Any] | None = None,
-        class_rotations: bool = False,
+        augment: str | Callable[..., Any] | Sequence[Any] | None = None,
         validation_fraction: float | None = None,
         early_stopping: bool = False,
         device: str = "auto",
         callbacks: Sequence[Any] | None = None,
         n_workers: int = 1,
-        client: Any = None,
-        mining: str = "global",
-        remote_grad: bool = False,
-        sync: str = "hybrid",
-        ring: str = "parameters",
-        ring_mix: float = 0.5,
-        max_restarts: int = 1,
-        timeout: float = 60,
-        port: int | None = None,
+        distributed: Distributed | None = None,
         random_state: RandomStateLike = None,
         verbose: int = 0,
         **kwargs: Any,
     ) -> None:
         self.module = module
-        self.embedding_dim = embedding_dim
+        self.n_components = n_components
         self.loss = loss
-        self.miner = miner
-        self.cloud = cloud
         self.coreset = coreset
-        self.coreset_every = coreset_every
         self.input_shape = input_shape
         self.classes_per_batch = classes_per_batch
         self.samples_per_class = samples_per_class
@@ -276,35 +225,15 @@ class DeepMetricEmbedder(
         self.optimizer = optimizer
         self.lr = lr
         self.augment = augment
-        self.class_rotations = class_rotations
         self.validation_fraction = validation_fraction
         self.early_stopping = early_stopping
         self.device = device
         self.callbacks = callbacks
         self.n_workers = n_workers
-        self.client = client
-        self.mining = mining
-        self.remote_grad = remote_grad
-        self.sync = sync
-        self.ring = ring
-        self.ring_mix = ring_mix
-        self.max_restarts = max_restarts
-        self.timeout = timeout
-        self.port = port
+        self.distributed = distributed
         self.random_state = random_state
         self.verbose = verbose
         self.__dict__.update(kwargs)
-
-    # A client belongs to its process: clones share it, and nothing that is stored has it.
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "client": None}
-
-    def __sklearn_clone__(self) -> Self:
-        bare = copy.copy(self)
-        clone = super(DeepMetricEmbedder, bare).__sklearn_clone__()
-        clone.client = self.client
-        return clone
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -334,42 +263,33 @@ class DeepMetricEmbedder(
         self._check_part_params()
         given = X
         X, self._sample_shape = self._check_samples(X, reset=True)
-        self.classes_, codes = encode_labels(y, len(X), type(self).__name__)
-        check_changes(self._sample_shape, self.augment, self.class_rotations)
-        self._find_cloud()  # wrong ones show here, not in another process
-        seed = int(check_random_state(self.random_state).randint(2**31))
+        self.classes_, codes = encode_classes(y, len(X), type(self).__name__)
+        config = make_config(
+            self,
+            augment=check_changes(self.augment, self._sample_shape),
+            coreset=check_coreset(self.coreset, codes),
+            distributed=choose_options(self.distributed, self.n_workers),
+            sample_shape=self._sample_shape,
+            n_classes=len(self.classes_),
+            seed=int(check_random_state(self.random_state).randint(2**31)),
+        )
+        if config.loss in TRANSPORT:
+            from ._clouds import find_cloud
+
+            find_cloud(config)  # a wrong cloud shows here, not in another process
         samples = self._to_tensor(X)
         with FitProgress(
             self, total=self.max_epochs, X=given, y=y, description="epoch"
         ) as progress:
-            if self.n_workers > 1 or world_size() > 1:
-                if self.coreset is not None:
-                    raise ValueError(
-                        f"coreset={self.coreset} is chosen in one process: leave n_workers at 1, "
-                        "or coreset at None."
-                    )
-                from .distributed import train
+            if config.distributed is not None:
+                from .distributed._supervise import train_ranks
 
-                self.__dict__.update(train(self, samples, codes, seed, progress))
+                net, figures = train_ranks(config, samples, codes, progress)
+                self.__dict__.update(figures)
             else:
-                self._fit_net(samples, codes, seed, progress, page_release(X))
-            self.__dict__.update(self._net_attributes(self.net_, self.net_.module_, samples))
+                net = _train_here(config, samples, codes, progress, page_release(X))
+            self.__dict__.update(_attributes(config, samples, net, net.module_))
         return self
-
-    def _net_attributes(self, net, module, samples):
-        """Return the fitted attributes of a net, and its network or a copy of it."""
-        n_rows = _N_SCALE if self._uses_transport() else 2
-        some = samples[:: -(-len(samples) // n_rows)]
-        embeddings = embed(module, some, net.device)
-        return {
-            "net_": net,
-            "module_": module,
-            "history_": [
-                {name: epoch[name] for name in epoch if name != "batches"} for epoch in net.history
-            ],
-            "embedding_dim_": embeddings.shape[1],
-            "metric_": self._make_metric(embeddings),
-        }
 
     # Use
 
@@ -394,7 +314,7 @@ class DeepMetricEmbedder(
 
     @property
     def _n_features_out(self):
-        return self.embedding_dim_
+        return self.n_components_
 
     def pair_distance(self, pairs: ArrayLike, X: MatrixLike | None = None) -> NDArray:
         """Return the distance of the embeddings of each pair, Euclidean or by transport.
@@ -439,3 +359,32 @@ class DeepMetricEmbedder(
         if np.bincount(codes).max() < 2:
             raise ValueError("y has no class with two samples, so there is no neighbour to find.")
         return recall_at_k(embeddings, codes, k=1, metric=self.metric_)
+
+
+def _train_here(config, samples, codes, progress, release):
+    def attributes(net):
+        return _attributes(config, samples, net, copy.deepcopy(net.module_))
+
+    with seeded_torch(config.seed):
+        return train(
+            build_training(config, samples, codes, progress, release=release, attributes=attributes)
+        )
+
+
+def _attributes(config: Config, samples: torch.Tensor, net: Any, module: Any) -> dict[str, Any]:
+    """Return the fitted attributes for a net, and its network or a copy of it."""
+    uses_transport = config.loss in TRANSPORT
+    some = samples[:: -(-len(samples) // (_N_SCALE if uses_transport else 2))]
+    embeddings = embed(module, some, net.device)
+    metric: Any = "euclidean"
+    if uses_transport:
+        from ._clouds import make_metric
+
+        metric = make_metric(config, embeddings)
+    return {
+        "net_": net,
+        "module_": module,
+        "history_": read_history(net),
+        "n_components_": embeddings.shape[1],
+        "metric_": metric,
+    }

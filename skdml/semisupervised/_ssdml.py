@@ -16,16 +16,14 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from ..deep._assembly import OPTIMIZERS
-from ..deep._batches import augment_affine
-from ..deep._input import check_changes
-from ..deep._modules import NAMED, find_module, module_arguments
-from ..deep._net import embed
-from ..deep._parts import PartParamsMixin
-from ..deep._samples import SamplesMixin
+from ..deep._build import OPTIMIZERS
+from ..deep._data import SamplesMixin, augment_affine, check_changes
+from ..deep._train import embed
+from ..deep.modules import NAMED, find_module, module_arguments
 from ..metrics import recall_at_k
 from ..utils._bases import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from ..utils._fit import FitProgress, copy_part, fit_method
+from ..utils._parts import PartParamsMixin, params_of
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions
 from ..utils._torch import choose_device, seeded_torch
 from ..utils._typing import MatrixLike, RandomStateLike
@@ -197,7 +195,7 @@ class SSDMLEmbedder(
         "verbose": ["verbose"],
     }
     _accepts_unlabelled = True
-    _part_prefixes = ("module__", "optimizer__", "loss__")
+    _parts = ("module", "optimizer", "loss")
 
     components_: NDArray
     module_: torch.nn.Module | None
@@ -294,7 +292,7 @@ class SSDMLEmbedder(
         )
         n_nodes = min(len(X), int((codes >= 0).sum()) + self.partition_size)
         check_neighbors(self.n_neighbors, n_nodes)
-        check_changes(self._sample_shape, self.augment, class_rotations=False)
+        check_changes(self.augment, self._sample_shape)
         if self.training == "alternating" and self.method == "ssdml" and not self.orthogonal:
             raise ValueError(
                 "training='alternating' moves L among orthonormal matrices: it needs "
@@ -324,7 +322,7 @@ class SSDMLEmbedder(
             self.angle,
             self.propagation,
             self.instance_weight,
-            self._params_of("loss__"),
+            params_of(self._part_params(), "loss"),
         )
         training = train(
             model,
@@ -381,7 +379,7 @@ class SSDMLEmbedder(
                 n_components = -(-width // 2)
             return MetricModel(None, width, n_components, parametrized)
         module = find_module(self.module)
-        params = self._params_of("module__")
+        params = params_of(self._part_params(), "module")
         if self.module == "convnet":
             params.setdefault("gradients", True)
         arguments = module_arguments(module, self._sample_shape, 2 * self.n_components, params)
@@ -399,7 +397,7 @@ class SSDMLEmbedder(
         if not (isinstance(optimizer, str) or inspect.isclass(optimizer)):
             raise TypeError(f"optimizer must be a name or a class, got {optimizer!r}.")
         make: Any = OPTIMIZERS[optimizer] if isinstance(optimizer, str) else optimizer
-        return make(parameters, lr=self.lr, **self._params_of("optimizer__"))
+        return make(parameters, lr=self.lr, **params_of(self._part_params(), "optimizer"))
 
     def _report(self, training):
         """Warn of a training that broke off, or raise where nothing was learned."""

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations
 
-from ..deep._batches import _Shuffled, augmented
-from ..deep._gradients import oriented_gradients
-from ..deep._modules import check_embeddings
-from ..deep._net import NotFinite, embed
+from ..deep._data import _Shuffled, augmented
+from ..deep._hog import oriented_gradients
+from ..deep._train import NotFinite, embed
+from ..deep.modules import check_embeddings
 from ..utils._torch import has_finite_weights
 from ._affinity import class_distributions, describe_graph, make_graph, propagate_classes
 from ._ssdml_objectives import GraphObjective, Partition

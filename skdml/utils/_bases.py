@@ -6,11 +6,10 @@ the eyes of a type checker, and a misspelt method would pass.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import copy
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from numpy.typing import ArrayLike, NDArray
 
     from ._typing import MatrixLike
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
         def __setstate__(self, state: dict[str, Any]) -> None: ...
         def __sklearn_clone__(self) -> Self: ...
         def __sklearn_tags__(self) -> Any: ...
+        def _validate_params(self) -> None: ...
 
     class TransformerMixin:
         def fit_transform(
@@ -78,12 +78,27 @@ else:
             """Stands in for scikit-learn's mixin where it does not exist: no callbacks."""
 
 
+class ClientMixin(BaseEstimator):
+    """For estimators with a parameter `client`: clones share it, and pickles do not have it."""
+
+    client: Any
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "client": None}
+
+    def __sklearn_clone__(self) -> Self:
+        clone = super(ClientMixin, copy.copy(self)).__sklearn_clone__()
+        clone.client = self.client
+        return clone
+
+
 __all__ = [
     "HAS_CALLBACKS",
     "BaseEstimator",
     "CallbackSupportMixin",
     "ClassNamePrefixFeaturesOutMixin",
     "ClassifierMixin",
+    "ClientMixin",
     "DensityMixin",
     "TransformerMixin",
 ]

@@ -441,3 +441,48 @@ def refuse_if_too_large(shape: tuple[int, ...], what: str, advice: str) -> None:
             f"{what} of {shape[0]} x {shape[1]} numbers ({size / 2**30:.1f} GiB), more than half "
             f"of this machine's memory ({memory / 2**30:.1f} GiB). {advice}"
         )
+
+
+def encode_classes(y: Any, n_samples: int, estimator: str) -> tuple[NDArray, NDArray]:
+    """Return the classes, sorted, and the number of each sample's class.
+
+    Parameters
+    ----------
+    y : array-like of shape (n_samples,) or None
+        Class labels. At least two classes, one of them with two samples.
+    n_samples : int
+        How many there should be.
+    estimator : str
+        Named in errors.
+
+    Returns
+    -------
+    classes : ndarray of shape (n_classes,)
+        The distinct labels.
+    codes : ndarray of shape (n_samples,)
+        Positions in `classes`.
+
+    Examples
+    --------
+    >>> from skdml.utils.validation import encode_classes
+    >>> encode_classes(["b", "a", "b"], 3, "DeepMetricEmbedder")[1]
+    array([1, 0, 1])
+    """
+    if y is None:
+        raise ValueError(f"{estimator} requires y to be passed, but the target y is None.")
+    y = label_vector(y, n_samples)
+    if y.dtype.kind == "f" and not np.isfinite(y).all():
+        raise ValueError("y contains NaN or infinity: every sample needs a class label.")
+    if y.dtype.kind in "iuf" and (y == -1).any():
+        raise ValueError(
+            f"y has -1 for {int(np.sum(y == -1))} samples, which stands for no label. {estimator} "
+            "learns from labelled samples: leave them out, or use SSDMLEmbedder."
+        )
+    classes, codes = encode(y, "y")
+    if len(classes) < 2:
+        raise ValueError(
+            "y has only one class: at least two are needed to learn what is different."
+        )
+    if np.bincount(codes).max() < 2:
+        raise ValueError("y has no class with two samples: nothing tells what is similar.")
+    return classes, codes

@@ -7,6 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from skdml.deep.losses import get_loss  # noqa: E402
+
 # Small tensors: threads would only wait for one another.
 torch.set_num_threads(1)
 
@@ -54,6 +56,10 @@ def hinge(value):
 
 def distances_of(embeddings):
     return np.sqrt(np.maximum(2 - 2 * similarities_of(embeddings), 0))
+
+
+def value_of(name, embeddings, labels, **params):
+    return get_loss(name, **params)(embeddings, labels)
 
 
 def gradient_of(loss, embeddings, labels):

@@ -16,12 +16,12 @@ import torch.distributed as dist
 from torch import nn
 
 from skdml import DeepMetricEmbedder
-from skdml.deep import _batches
-from skdml.deep._ranks import Ranks
-from skdml.deep._sync import AllReduce, Hybrid, ring_distance
-from skdml.deep._union import UnionLoss
+from skdml.deep import Distributed, _data
+from skdml.deep.distributed import AllReduce, Hybrid
+from skdml.deep.distributed._comm import GatheredLoss, Ranks
+from skdml.deep.distributed._sync import ring_distance
 from skdml.deep.losses import get_loss, loss_names
-from skdml.deep.losses._registry import TRANSPORT
+from skdml.deep.losses._wasserstein import TRANSPORT
 
 # Classes of the union batch, and how many rows each of three ranks has.
 LABELS = torch.tensor([0, 0, 1, 1, 2, 0, 0, 1, 2, 2, 3, 2, 3])
@@ -33,11 +33,18 @@ PLANS = {
     "hybrid": {"ring_mix": 0.3},
     "no mixing": {"ring_mix": 1.0},
     "gradients": {"ring_mix": 0.3, "ring": "gradients"},
-    "local": {"ring_mix": 0.3, "mining": "local"},
+    "local": {"ring_mix": 0.3, "gather": False},
     "remote": {"ring_mix": 0.3, "remote_grad": True},
     "allreduce": {"ring_mix": 0.3, "sync": "allreduce"},
     "allreduce remote": {"sync": "allreduce", "remote_grad": True},
 }
+
+
+def make_embedder(**params):
+    """Return an embedder; parameters of `Distributed` are told by their names."""
+    names = set(Distributed().get_params()) - {"n_workers"}
+    options = {name: params.pop(name) for name in list(params) if name in names}
+    return DeepMetricEmbedder(distributed=Distributed(**options) if options else None, **params)
 
 
 def run_ranks(function, size, folder):
@@ -102,7 +109,7 @@ def make_loss(name):
 def settings():
     """All losses by name, and some with random or mined pairs."""
     found = {name: (name, {}) for name in loss_names()}
-    found["triplet hard"] = ("triplet", {"mining": "hard", "reduction": "mean"})
+    found["triplet hard"] = ("triplet", {"triplets": "hard", "reduction": "mean"})
     found["margin distance-weighted"] = ("margin", {"miner": "distance-weighted"})
     found["dro-kl sampled"] = ("dro-kl", {"sample": 5})
     found["dro-topk of 5"] = ("dro-topk", {"k": 5})
@@ -126,11 +133,10 @@ def gradients(ranks):
     rows, own, found = make_rows(), own_rows(ranks.rank), {}
     for title, (name, params) in settings().items():
         for remote_grad in (True, False):
-            module, criterion = (
-                Net(),
-                UnionLoss(loss_of(name, params), ranks, "global", remote_grad, SEED),
-            )
-            sync = AllReduce(module, criterion, ranks)
+            options = Distributed(remote_grad=remote_grad)
+            module = Net()
+            criterion = GatheredLoss(loss_of(name, params), ranks, options, SEED)
+            sync = AllReduce(module, criterion, ranks, options)
             sync.begin()
             value = criterion(sync.forward(rows[own]), LABELS[own])
             value.backward()
@@ -148,7 +154,7 @@ def hybrid_steps(ranks):
         module = Net(batch_norm=True)
         if ranks.rank:
             nn.init.ones_(module.head.weight)  # rank 0 decides
-        sync = Hybrid(module, nn.Identity(), ranks, ring, 0.3)
+        sync = Hybrid(module, nn.Identity(), ranks, Distributed(ring=ring, ring_mix=0.3))
         optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
         ranks.barrier()
         ranks.start_counting()
@@ -183,7 +189,7 @@ def consensus(ranks):
     found = {}
     for ring in ("parameters", "gradients"):
         module = Net()
-        sync = Hybrid(module, nn.Identity(), ranks, ring, 0.5)
+        sync = Hybrid(module, nn.Identity(), ranks, Distributed(ring=ring))
         optimizer = torch.optim.SGD(module.parameters(), lr=0.2)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 200)
         found[ring] = []
@@ -202,15 +208,15 @@ def consensus(ranks):
 
 def plans(ranks):
     """Weights, losses and distances in the ring of a short fit with each of `PLANS`."""
-    _batches.MIN_BATCHES = 12
+    _data.MIN_BATCHES = 12
     rng = np.random.default_rng(0)
     y = np.arange(90) % 9
     X = rng.standard_normal((90, 5)) + np.eye(9, 5)[y]
     found = {}
     for title, params in PLANS.items():
-        model = DeepMetricEmbedder(
+        model = make_embedder(
             module__hidden=(6,),
-            embedding_dim=3,
+            n_components=3,
             classes_per_batch=3,
             samples_per_class=2,
             max_epochs=1,
@@ -218,7 +224,7 @@ def plans(ranks):
             **params,
         ).fit(X, y)
         weights = torch.cat([p.detach().reshape(-1) for p in model.module_.parameters()])
-        found[title] = weights, model.history_[0]["train_loss"], float(model.consensus_[0])
+        found[title] = weights, model.history_["loss"][0], float(model.consensus_[0])
     return found
 
 

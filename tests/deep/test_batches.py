@@ -3,7 +3,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from skdml.deep._batches import (  # noqa: E402
+from skdml.deep._data import (  # noqa: E402
     MIN_BATCHES,
     ClassBatches,
     augment_affine,

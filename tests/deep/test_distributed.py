@@ -26,8 +26,8 @@ pytest.importorskip("psutil")
 from skorch.callbacks import Callback, Checkpoint  # noqa: E402
 
 from skdml import DeepMetricEmbedder  # noqa: E402
-from skdml.deep import distributed  # noqa: E402
-from skdml.deep._batches import classes_of_rank, count_batches  # noqa: E402
+from skdml.deep import Distributed, distributed  # noqa: E402
+from skdml.deep._data import classes_of_rank, count_batches  # noqa: E402
 from tests.deep import rank_toys as toys  # noqa: E402
 
 
@@ -53,7 +53,7 @@ def quick(**params):
         "n_workers": 2,
         "random_state": 0,
     }
-    return DeepMetricEmbedder(**{**defaults, **params})
+    return toys.make_embedder(**{**defaults, **params})
 
 
 class Affine(torch.nn.Module):
@@ -103,8 +103,9 @@ def test_works_in_a_pipeline_and_leaves_no_process(fitted, digits):
 
 def test_attributes_of_a_distributed_fit(fitted):
     model = fitted[0][0]
-    assert [epoch["epoch"] for epoch in model.history_] == [1, 2]
-    assert all(0 < epoch["valid_recall"] <= 1 for epoch in model.history_)
+    assert set(model.history_) == {"loss", "valid_recall", "seconds"}
+    assert len(model.history_["loss"]) == 2
+    assert all(0 < recall <= 1 for recall in model.history_["valid_recall"])
     assert model.consensus_.shape == (2,)
     assert model.consensus_[1] > 0
     assert set(model.timing_) == {"compute", "communication"}
@@ -153,16 +154,19 @@ def test_the_batches_of_all_ranks_hold_the_samples():
 def test_a_client_is_shared_by_clones_and_not_stored():
     client = object()  # cannot be copied in any useful way, as a real one
     model = quick(client=client)
-    assert clone(model).client is client
-    assert model.get_params()["client"] is client
-    assert pickle.loads(pickle.dumps(quick(client=None))).client is None
-    assert pickle.loads(pickle.dumps(model)).client is None
+    assert clone(model).distributed.client is client
+    assert model.get_params()["distributed__client"] is client
+    assert pickle.loads(pickle.dumps(model)).distributed.client is None
 
 
 def test_wrong_parameters_are_named(digits):
-    for wrong in ({"ring_mix": 2.0}, {"n_workers": 0}, {"sync": "ring"}, {"port": 0}):
+    for wrong in ({"ring_mix": 2.0}, {"n_workers": 0}, {"port": 0}):
         with pytest.raises(ValueError, match=f"The '{next(iter(wrong))}' parameter"):
             quick(**wrong).fit(*digits[:2])
+    with pytest.raises(ValueError, match="sync must be one of 'allreduce', 'hybrid', got 'ring'"):
+        quick(sync="ring").fit(*digits[:2])
+    with pytest.raises(ValueError, match="n_workers=2, but distributed has n_workers=3"):
+        quick(distributed=Distributed(3)).fit(*digits[:2])
     with pytest.raises(TypeError, match=r"client must be a distributed\.Client"):
         quick(client="tcp://somewhere").fit(*digits[:2])
     lock = threading.Lock()
@@ -194,7 +198,8 @@ def test_errors_of_a_rank_come_up_as_they_are(digits, monkeypatch):
     mark = toys.new_mark(monkeypatch)
     with pytest.raises(ValueError, match=r"needs a module with a part `head`.*sync='allreduce'"):
         DeepMetricEmbedder(Affine, n_workers=2).fit(*digits[:2])
-    model = DeepMetricEmbedder(Affine, sync="allreduce", max_epochs=1, n_workers=2, random_state=0)
+    options = Distributed(2, sync="allreduce")
+    model = DeepMetricEmbedder(Affine, max_epochs=1, distributed=options, random_state=0)
     assert model.fit(*digits[:2]).transform(digits[2]).shape == (400, 7)
     assert model.consensus_[0] == 0
     with pytest.raises(ZeroDivisionError) as caught:
@@ -214,7 +219,7 @@ def test_a_loss_that_is_not_finite_on_one_rank_ends_all(digits):
     from sklearn.exceptions import ConvergenceWarning
 
     with pytest.warns(ConvergenceWarning, match="weights of epoch 1 are kept"):
-        model = quick(loss=fragile, mining="local").fit(*digits[:2])
+        model = quick(loss=fragile, gather=False).fit(*digits[:2])
     assert np.isfinite(model.transform(digits[2])).all()
 
 
@@ -226,9 +231,9 @@ from torch import nn
 from skdml import DeepMetricEmbedder
 
 class Mine(nn.Module):
-    def __init__(self, n_features, embedding_dim):
+    def __init__(self, n_features, n_components):
         super().__init__()
-        self.backbone, self.head = nn.Linear(n_features, 16), nn.Linear(16, embedding_dim)
+        self.backbone, self.head = nn.Linear(n_features, 16), nn.Linear(16, n_components)
 
     def forward(self, X):
         return self.head(self.backbone(X).relu())
@@ -252,7 +257,7 @@ def test_a_plain_script_and_a_session(way, tmp_path, monkeypatch):
         # As a notebook: there is no file, and statements come one by one.
         command, text = [sys.executable, "-i", "-q"], textwrap.dedent(SCRIPT)
         text = text.replace("super().__init__()\n        self.b", "super().__init__(); self.b")
-        text = text.replace("embedding_dim)\n\n    def", "embedding_dim)\n    def") + "\nexit()\n"
+        text = text.replace("n_components)\n\n    def", "n_components)\n    def") + "\nexit()\n"
     done = subprocess.run(
         command, input=text, capture_output=True, text=True, cwd=tmp_path, timeout=250
     )

@@ -18,8 +18,7 @@ psutil = pytest.importorskip("psutil")
 
 from skorch.callbacks import Callback  # noqa: E402
 
-from skdml import DeepMetricEmbedder  # noqa: E402
-from skdml.deep._host import RankError  # noqa: E402
+from skdml.deep.distributed._supervise import RankError  # noqa: E402
 from tests.deep import rank_toys as toys  # noqa: E402
 from tests.sockets import Listeners  # noqa: E402
 
@@ -69,7 +68,7 @@ def quick(**params):
         "random_state": 0,
         "timeout": 60,
     }
-    return DeepMetricEmbedder(**{**defaults, **params})
+    return toys.make_embedder(**{**defaults, **params})
 
 
 def weights_of(model):
@@ -83,7 +82,7 @@ def assert_same_weights(one, other):
 
 def assert_same_fit(one, other):
     assert_same_weights(one, other)
-    assert [e["train_loss"] for e in one.history_] == [e["train_loss"] for e in other.history_]
+    assert one.history_["loss"] == other.history_["loss"]
     np.testing.assert_array_equal(one.consensus_, other.consensus_)
 
 
@@ -105,7 +104,7 @@ def shake(X):
 
 
 def at_random(**params):
-    drawn = {"augment": shake, "loss": "margin", "miner": "distance-weighted"}
+    drawn = {"augment": shake, "loss": "margin", "loss__miner": "distance-weighted"}
     defaults = {"max_epochs": 2, "n_workers": 2, "callbacks": [Seeds()]}
     return quick(**{**defaults, **drawn, **params})
 
@@ -114,7 +113,7 @@ def at_random(**params):
 def whole_and_listeners(digits):
     with (
         pytest.MonkeyPatch.context() as patch,
-        Listeners([os.getpid()], "skdml.deep._rank") as listeners,
+        Listeners([os.getpid()], "skdml.deep.distributed._worker") as listeners,
     ):
         patch.setenv("GLOO_SOCKET_IFNAME", "no such interface")  # what clusters may need
         return at_random().fit(*digits[:2]), listeners
@@ -149,7 +148,9 @@ def test_a_killed_rank_goes_on_with_its_batches_and_random_numbers(
 )
 def test_ranks_that_cannot_be_fed_are_named(params, message, digits, monkeypatch):
     monkeypatch.setattr("joblib.cpu_count", lambda: 2)
-    monkeypatch.setattr("skdml.deep._launch.make_job", lambda *args: 1 / 0)  # before it starts
+    monkeypatch.setattr(
+        "skdml.deep.distributed._supervise.make_job", lambda *args: 1 / 0
+    )  # before it starts
     with pytest.warns(UserWarning, match=message), pytest.raises(ZeroDivisionError):
         quick(**params).fit(*digits[:2])
 
@@ -159,8 +160,8 @@ def test_ranks_that_cannot_be_fed_are_named(params, message, digits, monkeypatch
     "params",
     [
         {},
-        {"sync": "allreduce", "remote_grad": True, "loss": "thesis"},
-        {"ring": "gradients", "mining": "local", "early_stopping": True, "loss": "proxy-anchor"},
+        {"sync": "allreduce", "remote_grad": True, "loss": "class-anchor"},
+        {"ring": "gradients", "gather": False, "early_stopping": True, "loss": "proxy-anchor"},
     ],
 )
 def test_a_killed_rank_starts_again_and_the_weights_are_the_same(
@@ -216,7 +217,7 @@ def test_a_rank_that_hangs_once_costs_time_only(digits, tmp_path):
 def ranks_of(client):
     """Count the processes of ranks under the workers of a cluster."""
     return sum(
-        "skdml.deep._rank" in " ".join(child.cmdline())
+        "skdml.deep.distributed._worker" in " ".join(child.cmdline())
         for worker in client.run(os.getpid).values()
         for child in psutil.Process(worker).children(recursive=True)
     )
@@ -252,7 +253,7 @@ def test_a_dask_worker_that_dies_costs_time_only(cluster_client, digits, whole, 
     model = at_random(client=cluster_client, callbacks=[Seeds(), harm])
     workers = cluster_client.run(os.getpid).values()
     with (
-        Listeners(workers, "skdml.deep._rank") as listeners,
+        Listeners(workers, "skdml.deep.distributed._worker") as listeners,
         pytest.warns(RuntimeWarning, match="rank 1 was lost with its dask worker"),
     ):
         model.fit(*digits[:2])
@@ -278,7 +279,7 @@ def test_ranks_of_a_cluster_listen_at_the_address_of_their_workers_alone(digits)
             2, threads_per_worker=1, host=found[0], dashboard_address=":0"
         ) as cluster,
         distributed.Client(cluster) as client,
-        Listeners(client.run(os.getpid).values(), "skdml.deep._rank") as listeners,
+        Listeners(client.run(os.getpid).values(), "skdml.deep.distributed._worker") as listeners,
     ):
         quick(n_workers=2, max_epochs=1, client=client).fit(*digits[:2])
     assert listeners.addresses == {found[0]}

@@ -9,7 +9,6 @@ torch = pytest.importorskip("torch")
 
 from scipy.optimize import minimize  # noqa: E402
 
-from skdml.deep import losses  # noqa: E402
 from skdml.deep.losses import get_loss  # noqa: E402
 from skdml.deep.losses._core import masked_softmax  # noqa: E402
 from skdml.deep.losses._dro import ball_weights, kl_of_groups, kl_weights, top_k  # noqa: E402
@@ -21,6 +20,7 @@ from tests.deep.loss_toys import (  # noqa: E402
     mean,
     pairs_of,
     similarities_of,
+    value_of,
 )
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -65,17 +65,17 @@ def test_robust_losses_by_loops(pair_loss, seed):
 
 def test_more_pairs_than_there_are_is_all_of_them():
     embeddings, labels = make_batch()
-    loss = losses.dro_topk(embeddings, labels, k=10_000)
-    assert loss.item() == pytest.approx(losses.margin(embeddings, labels).item())
-    loss = losses.dro_topk_pn(embeddings, labels, k=10_000, pair_loss="binomial")
-    assert loss.item() == pytest.approx(losses.binomial(embeddings, labels).item())
+    loss = value_of("dro-topk", embeddings, labels, k=10_000)
+    assert loss.item() == pytest.approx(value_of("margin", embeddings, labels).item())
+    loss = value_of("dro-topk-pn", embeddings, labels, k=10_000, pair_loss="binomial")
+    assert loss.item() == pytest.approx(value_of("binomial", embeddings, labels).item())
 
 
 def test_both_signs_have_half_of_the_pairs():
     embeddings, labels = make_batch(labels=np.repeat(np.arange(6), 3), seed=1)
     positive, negative = losses_of_pairs(embeddings, labels, "binomial")
     best = sorted(unordered(positive))[-5:] + sorted(unordered(negative))[-5:]
-    loss = losses.dro_topk_pn(embeddings, labels, k=10, pair_loss="binomial")
+    loss = value_of("dro-topk-pn", embeddings, labels, k=10, pair_loss="binomial")
     assert loss.item() == pytest.approx(mean(best))
 
 
@@ -201,12 +201,12 @@ def test_weights_of_any_set_give_the_gradient(seed):
     active = (every > 0) & ~torch.eye(len(labels), dtype=torch.bool)
     weights = torch.softmax(every.detach()[active] / 0.1, 0)
     (weights * every[active]).sum().backward()
-    assert torch.allclose(leaf.grad, gradient_of(losses.dro_kl, embeddings, labels))
+    assert torch.allclose(leaf.grad, gradient_of(get_loss("dro-kl"), embeddings, labels))
 
 
 def test_the_largest_loss_has_all_the_weight():
     embeddings, labels = make_batch()
-    gradient = gradient_of(losses.dro_max, embeddings, labels)
+    gradient = gradient_of(get_loss("dro-max"), embeddings, labels)
     assert (gradient.abs().sum(1) > 0).sum() == 2
     near = gradient_of(get_loss("dro-topk", k=1), embeddings, labels)
     torch.testing.assert_close(near, gradient)
@@ -219,7 +219,7 @@ def test_samples_have_the_weighted_gradient_on_average():
     embeddings, labels = make_batch()
     torch.manual_seed(0)
     many = gradient_of(get_loss("dro-kl", sample=200_000), embeddings, labels)
-    exact = gradient_of(losses.dro_kl, embeddings, labels)
+    exact = gradient_of(get_loss("dro-kl"), embeddings, labels)
     assert torch.allclose(many, exact, atol=0.02 * exact.abs().max())
 
 
@@ -229,7 +229,7 @@ def test_samples_are_pairs_with_a_loss():
     possible = [value for value in [*positive.values(), *negative.values()] if value > 0]
     for seed in range(20):
         torch.manual_seed(seed)
-        value = losses.dro_kl(embeddings, labels, sample=1).item()
+        value = value_of("dro-kl", embeddings, labels, sample=1).item()
         assert min(abs(value - p) for p in possible) < 1e-12
 
 
@@ -284,7 +284,7 @@ def test_a_null_pair_at_the_threshold_recovers_multi_similarity_in_any_batch(see
     embeddings, labels = make_batch(seed=seed)
     groups = get_loss("dro-kl-g", gamma=(1 / 2, 1 / 50), null_loss=ACTIVE["margin"], **ACTIVE)
     ours = gradient_of(groups, embeddings, labels)
-    theirs = gradient_of(losses.multi_similarity, embeddings, labels)
+    theirs = gradient_of(get_loss("multi-similarity"), embeddings, labels)
     assert torch.allclose(ours, theirs, rtol=1e-9, atol=1e-13)
 
 
@@ -320,14 +320,18 @@ def test_exponential_point_to_set_weights_are_those_of_groups(seed, sigma):
 
 def test_a_large_gamma_is_the_mean_and_a_small_one_the_largest():
     embeddings, labels = make_batch()
-    average = losses.margin(embeddings, labels, reduction="active").item()
-    largest = losses.dro_max(embeddings, labels).item()
-    assert losses.dro_kl(embeddings, labels, gamma=1e5).item() == pytest.approx(average, rel=1e-4)
-    assert losses.dro_kl(embeddings, labels, gamma=1e-5).item() == pytest.approx(largest, rel=1e-3)
-    assert losses.dro_variance(embeddings, labels, radius=1e-9).item() == pytest.approx(
+    average = value_of("margin", embeddings, labels, reduction="active").item()
+    largest = value_of("dro-max", embeddings, labels).item()
+    assert value_of("dro-kl", embeddings, labels, gamma=1e5).item() == pytest.approx(
+        average, rel=1e-4
+    )
+    assert value_of("dro-kl", embeddings, labels, gamma=1e-5).item() == pytest.approx(
+        largest, rel=1e-3
+    )
+    assert value_of("dro-variance", embeddings, labels, radius=1e-9).item() == pytest.approx(
         average, rel=1e-3
     )
-    assert losses.dro_variance(embeddings, labels, radius=1e4).item() == pytest.approx(largest)
+    assert value_of("dro-variance", embeddings, labels, radius=1e4).item() == pytest.approx(largest)
 
 
 def test_softmax_of_an_empty_row_is_zero():
@@ -344,5 +348,5 @@ def test_similarities_are_of_ordered_pairs_without_self_pairs():
     every = [max(0.0, 5 + S[i, j] - 0.5) for i, j in negative]
     every += [max(0.0, 5 + 0.5 - S[i, j]) for i, j in positive]
     assert len(every) == len(labels) * (len(labels) - 1)
-    loss = losses.margin(embeddings, labels, margin=5.0)
+    loss = value_of("margin", embeddings, labels, margin=5.0)
     assert loss.item() == pytest.approx(mean(every))

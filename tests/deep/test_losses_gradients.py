@@ -8,11 +8,13 @@ torch = pytest.importorskip("torch")
 
 from skdml.deep import losses  # noqa: E402
 from skdml.deep.losses import get_loss  # noqa: E402
-from skdml.deep.losses._registry import FUNCTIONS  # noqa: E402
+from skdml.deep.losses._core import LOSSES  # noqa: E402
+from skdml.deep.losses._wasserstein import TRANSPORT  # noqa: E402
 from tests.deep.loss_toys import gradient_of, make_batch  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("error")
 
+FUNCTIONS = [name for name in LOSSES if name not in TRANSPORT]
 DRO = [name for name in FUNCTIONS if name.startswith("dro")]
 CASES = [
     *[(name, {}) for name in FUNCTIONS],
@@ -21,14 +23,14 @@ CASES = [
     ("margin", {"reduction": "active"}),
     ("margin", {"reduction": "balanced"}),
     ("binomial", {"reduction": "balanced"}),
-    *[("triplet", {"mining": mining}) for mining in ("all", "hard")],
-    ("triplet", {"mining": "all", "distance": "cosine", "reduction": "mean"}),
-    ("triplet", {"mining": "semi-hard", "distance": "cosine", "margin": 0.5}),
+    *[("triplet", {"triplets": triplets}) for triplets in ("all", "hard")],
+    ("triplet", {"triplets": "all", "distance": "cosine", "reduction": "mean"}),
+    ("triplet", {"triplets": "semi-hard", "distance": "cosine", "margin": 0.5}),
     ("lifted-structure", {"margin": -1.0}),
     *[(f"n-pair-{form}", {"normalize": False}) for form in ("tuplet", "multi-class")],
     ("n-pair-one-vs-one", {"scale": 3.0}),
     ("spectral", {"normalize": False, "ridge": 0.1}),
-    ("thesis", {"anchors": "all"}),
+    ("class-anchor", {"anchors": "all"}),
     ("histogram", {"bins": 7}),
     ("dro-topk", {"k": 5}),
     ("dro-topk-pn", {"k": 8}),
@@ -116,7 +118,7 @@ def test_small_batches_have_a_finite_loss_and_gradient(name, edge):
             assert (gradient == 0).all()
 
 
-@pytest.mark.parametrize("name", sorted(set(FUNCTIONS) - NEEDS_BOTH - {"spectral", "thesis"}))
+@pytest.mark.parametrize("name", sorted(set(FUNCTIONS) - NEEDS_BOTH - {"spectral", "class-anchor"}))
 def test_one_row_has_no_loss(name):
     embeddings, labels = make_batch(labels=[0])
     loss = get_loss(name)(embeddings, labels)
@@ -172,7 +174,7 @@ def test_labels_may_be_any_whole_numbers_in_any_order(name):
     places = torch.randperm(len(labels), generator=torch.Generator().manual_seed(1))
     if name in ("n-pair-multi-class", "n-pair-one-vs-one"):
         places = torch.arange(len(labels))  # the first two of a class are its pair
-    params = {"anchors": "all"} if name == "thesis" else {}
+    params = {"anchors": "all"} if name == "class-anchor" else {}
     loss = get_loss(name, **params)
     one = gradient_of(loss, embeddings, labels)
     other = gradient_of(loss, embeddings[places], 1000 - 7 * labels[places])

@@ -43,27 +43,27 @@ PAIRS_OF_LOSSES = {
         Peer(peers.ContrastiveLoss(pos_margin=0.3, neg_margin=1.2)),
     ),
     "triplet all": (
-        get_loss("triplet", mining="all", margin=0.1),
+        get_loss("triplet", triplets="all", margin=0.1),
         Peer(peers.TripletMarginLoss(margin=0.1)),
     ),
     "triplet all, mean": (
-        get_loss("triplet", mining="all", margin=0.1, reduction="mean"),
+        get_loss("triplet", triplets="all", margin=0.1, reduction="mean"),
         Peer(peers.TripletMarginLoss(margin=0.1, reducer=reducers.MeanReducer())),
     ),
     "triplet semi-hard": (
-        get_loss("triplet", mining="semi-hard", margin=0.2),
+        get_loss("triplet", triplets="semi-hard", margin=0.2),
         Peer(peers.TripletMarginLoss(margin=0.2), semi_hard(0.2)),
     ),
     "triplet hard": (
-        get_loss("triplet", mining="hard", margin=0.2),
+        get_loss("triplet", triplets="hard", margin=0.2),
         Peer(peers.TripletMarginLoss(margin=0.2), miners.BatchHardMiner()),
     ),
     "triplet cosine": (
-        get_loss("triplet", mining="all", margin=0.2, distance="cosine"),
+        get_loss("triplet", triplets="all", margin=0.2, distance="cosine"),
         Peer(peers.TripletMarginLoss(margin=0.2, distance=CosineSimilarity())),
     ),
     "triplet of mined pairs": (
-        get_loss("triplet", mining="all", margin=0.2, miner="multi-similarity"),
+        get_loss("triplet", triplets="all", margin=0.2, miner="multi-similarity"),
         Peer(peers.TripletMarginLoss(margin=0.2), miners.MultiSimilarityMiner()),
     ),
     "lifted structure": (

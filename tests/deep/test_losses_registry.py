@@ -10,26 +10,51 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from skdml.deep import losses  # noqa: E402
-from skdml.deep.losses import get_loss, loss_names, loss_parameters, miner_names  # noqa: E402
-from skdml.deep.losses._registry import FUNCTIONS, OWN, PEERS  # noqa: E402
+from skdml.deep.losses import (  # noqa: E402
+    get_loss,
+    loss_names,
+    loss_parameters,
+    miner_names,
+    register_loss,
+)
+from skdml.deep.losses._core import LOSSES, PEERS  # noqa: E402
+from skdml.deep.losses._wasserstein import TRANSPORT  # noqa: E402
 from tests.deep.loss_toys import make_batch  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("error")
 
 
-def test_every_name_is_a_function_or_of_the_peer():
-    assert set(loss_names()) == set(OWN) | set(PEERS)
-    for name, function in OWN.items():
-        assert getattr(losses, name.replace("-", "_")) is function
+FUNCTIONS = [name for name in LOSSES if name not in TRANSPORT]
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_name_and_its_function_are_the_same_loss(name):
+def test_every_name_is_a_public_class_or_of_the_peer():
+    assert set(loss_names()) == set(LOSSES) | set(PEERS)
+    for name in LOSSES:
+        assert type(get_loss(name)) in vars(losses).values()
+
+
+def test_a_loss_from_outside_is_registered_by_its_class(monkeypatch):
+    monkeypatch.setattr("skdml.deep.losses._core.LOSSES", dict(LOSSES))
+
+    @register_loss("cosine-gap")
+    class CosineGap(losses.SimilarityLoss):
+        """The mean similarity of negative pairs, less that of positive pairs."""
+
+        def __init__(self, scale=1.0, miner=None):
+            super().__init__(miner)
+            self.scale = scale
+
+        def term(self, similarities, positive, negative, labels):
+            shares = [mask.to(similarities) / mask.sum() for mask in (negative, positive)]
+            weights = self.scale * (shares[0] - shares[1])
+            return (weights * similarities).sum(), weights
+
     embeddings, labels = make_batch()
-    torch.manual_seed(0)
-    by_name = get_loss(name)(embeddings, labels)
-    torch.manual_seed(0)
-    assert by_name.item() == FUNCTIONS[name](embeddings, labels).item()
+    loss = get_loss("cosine-gap", scale=2.0, miner="hard")
+    assert torch.autograd.gradcheck(lambda x: loss(x, labels), embeddings)
+    assert repr(loss) == "CosineGap(scale=2.0, miner='hard')"
+    with pytest.raises(TypeError, match="'cosine-gap' has no parameter 'margin'; it has: scale"):
+        get_loss("cosine-gap", margin=1.0)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -61,7 +86,7 @@ def test_a_wrong_name_is_told_the_near_ones(wrong, near):
 
 
 def test_a_name_like_no_other_is_told_all():
-    with pytest.raises(ValueError, match=r"unknown loss 'xyz'\. The losses are: contrastive, "):
+    with pytest.raises(ValueError, match=r"unknown loss 'xyz'\. The losses are: angular, "):
         get_loss("xyz")
 
 
@@ -79,7 +104,7 @@ def test_the_error_of_an_unknown_parameter_lists_the_known():
 @pytest.mark.parametrize(
     ("name", "params", "message"),
     [
-        ("triplet", {"mining": "semihard"}, "mining must be one of 'semi-hard', 'all', 'hard'"),
+        ("triplet", {"triplets": "semihard"}, "triplets must be one of 'semi-hard', 'all'"),
         ("triplet", {"distance": "manhattan"}, "distance must be one of"),
         ("triplet", {"reduction": "sum"}, "reduction must be one of 'active', 'mean'"),
         ("contrastive", {"reduction": "sum"}, "reduction must be one of 'mean'"),
@@ -94,7 +119,7 @@ def test_the_error_of_an_unknown_parameter_lists_the_known():
         ("dro-variance", {"radius": -1}, "radius must be a number above 0"),
         ("multi-similarity", {"negative_scale": -50}, "negative_scale must be a number above 0"),
         ("spectral", {"ridge": -1e-3}, "ridge must be a number of at least 0"),
-        ("thesis", {"anchors": "one"}, "anchors must be one of 'random', 'all'"),
+        ("class-anchor", {"anchors": "one"}, "anchors must be one of 'random', 'all'"),
         ("margin", {"miner": "semihard"}, "unknown miner 'semihard'. Did you mean 'semi-hard'?"),
     ],
 )
@@ -123,6 +148,14 @@ def test_proxies_need_to_know_their_number():
     assert loss_parameters("soft-triple")["centers_per_class"] == 10
 
 
+def test_the_miner_of_the_triplet_loss_may_be_one_of_triplets():
+    embeddings, labels = make_batch()
+    for name in ("all", "hard", "semi-hard"):
+        mined = get_loss("triplet", miner=name)(embeddings, labels)
+        expected = get_loss("triplet", triplets=name)(embeddings, labels)
+        assert mined.item() == pytest.approx(expected.item(), rel=1e-12)
+
+
 def test_callables_are_passed_through():
     def loss(embeddings, labels, indices=None):
         return embeddings.sum() * 0 if indices is None else embeddings[indices[0]].sum()
@@ -135,14 +168,6 @@ def test_callables_are_passed_through():
     embeddings, labels = make_batch()
     mined = get_loss(loss, miner=lambda x, y: (torch.tensor([1]),) * 3)
     assert mined(embeddings, labels).item() == embeddings[1].sum().item()
-
-
-def test_the_miner_of_the_triplet_loss_is_its_mining():
-    embeddings, labels = make_batch()
-    for name in ("all", "hard", "semi-hard"):
-        mined = get_loss("triplet", miner=name)(embeddings, labels)
-        expected = get_loss("triplet", mining=name)(embeddings, labels)
-        assert mined.item() == pytest.approx(expected.item(), rel=1e-12)
 
 
 @pytest.mark.parametrize("name", miner_names())
@@ -158,7 +183,7 @@ def test_miners_choose_among_the_pairs(name):
 def test_making_a_loss_leaves_the_generator_alone():
     torch.manual_seed(0)
     before = torch.random.get_rng_state()
-    get_loss("thesis")
+    get_loss("class-anchor")
     get_loss("dro-kl", sample=5)
     assert torch.equal(before, torch.random.get_rng_state())
 

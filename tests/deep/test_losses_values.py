@@ -10,7 +10,6 @@ torch = pytest.importorskip("torch")
 
 from sklearn.metrics import normalized_mutual_info_score  # noqa: E402
 
-from skdml.deep import losses  # noqa: E402
 from skdml.deep.losses._clusters import nmi_distances  # noqa: E402
 from skdml.deep.losses._triplets import class_partners  # noqa: E402
 from tests.deep.loss_toys import (  # noqa: E402
@@ -23,6 +22,7 @@ from tests.deep.loss_toys import (  # noqa: E402
     pairs_of,
     similarities_of,
     triplets_of,
+    value_of,
 )
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -55,8 +55,13 @@ def test_contrastive_is_a_sum_over_pairs(seed):
         "balanced": mean(active[0]) + mean(active[1]),
     }
     for reduction, value in expected.items():
-        loss = losses.contrastive(
-            embeddings, labels, positive_margin=0.1, negative_margin=1.1, reduction=reduction
+        loss = value_of(
+            "contrastive",
+            embeddings,
+            labels,
+            positive_margin=0.1,
+            negative_margin=1.1,
+            reduction=reduction,
         )
         assert loss.item() == pytest.approx(value, rel=1e-10)
 
@@ -66,10 +71,9 @@ def test_contrastive_is_a_sum_over_pairs(seed):
 def test_pair_losses_are_means_over_pairs(name, seed):
     embeddings, labels = make_batch(seed=seed)
     positive, negative = (list(d.values()) for d in losses_of_pairs(embeddings, labels, name))
-    function = getattr(losses, name)
-    assert function(embeddings, labels).item() == pytest.approx(mean(positive + negative))
+    assert value_of(name, embeddings, labels).item() == pytest.approx(mean(positive + negative))
     balanced = mean(v for v in positive if v > 0) + mean(v for v in negative if v > 0)
-    loss = function(embeddings, labels, reduction="balanced")
+    loss = value_of(name, embeddings, labels, reduction="balanced")
     assert loss.item() == pytest.approx(balanced)
 
 
@@ -82,7 +86,7 @@ def test_multi_similarity_is_a_sum_over_anchors(seed):
         near = [math.exp(-2 * (S[i, k] - 0.5)) for k in range(len(y)) if k != i and y[k] == y[i]]
         far = [math.exp(50 * (S[i, k] - 0.5)) for k in range(len(y)) if y[k] != y[i]]
         total += math.log(1 + sum(near)) / 2 + math.log(1 + sum(far)) / 50
-    assert losses.multi_similarity(embeddings, labels).item() == pytest.approx(total / len(y))
+    assert value_of("multi-similarity", embeddings, labels).item() == pytest.approx(total / len(y))
 
 
 @pytest.mark.parametrize("bins", [1, 10, 100])
@@ -94,7 +98,7 @@ def test_histogram_shares_each_pair_between_two_nodes(bins):
         for pairs in pairs_of(labels)
     )
     expected = sum(far[r] * near[q] for r in range(bins + 1) for q in range(r + 1))
-    assert losses.histogram(embeddings, labels, bins=bins).item() == pytest.approx(expected)
+    assert value_of("histogram", embeddings, labels, bins=bins).item() == pytest.approx(expected)
 
 
 def test_zero_or_one_labels_in_the_margin_loss_would_leave_negatives_alone():
@@ -102,7 +106,7 @@ def test_zero_or_one_labels_in_the_margin_loss_would_leave_negatives_alone():
     printed = [hinge(0.2 + 0 * (0.5 - s)) for s in (-1.0, 0.0, 0.9)]
     assert printed == [0.2, 0.2, 0.2]
     embeddings = torch.tensor([[1.0, 0.0], [0.8, 0.6]], dtype=torch.float64, requires_grad=True)
-    loss = losses.margin(embeddings, torch.tensor([0, 1]))
+    loss = value_of("margin", embeddings, torch.tensor([0, 1]))
     assert loss.item() == pytest.approx(0.2 + 0.8 - 0.5)
     (gradient,) = torch.autograd.grad(loss, embeddings)
     assert gradient.abs().max() > 0.1
@@ -135,8 +139,14 @@ def test_triplet_is_a_sum_over_triplets(mining, reduction, distance):
         embeddings, labels = make_batch(seed=seed)
         d = distances_of(embeddings)
         d = d if distance == "euclidean" else d**2 / 2
-        loss = losses.triplet(
-            embeddings, labels, margin=0.3, mining=mining, reduction=reduction, distance=distance
+        loss = value_of(
+            "triplet",
+            embeddings,
+            labels,
+            margin=0.3,
+            triplets=mining,
+            reduction=reduction,
+            distance=distance,
         )
         expected = triplet_by_loop(d, labels, 0.3, mining, reduction)
         assert loss.item() == pytest.approx(expected, rel=1e-9)
@@ -168,7 +178,7 @@ def thesis_terms(embeddings, labels):
 def test_thesis_loss_with_all_anchors():
     embeddings, labels = make_batch()
     norms = embeddings.detach().square().sum(1).mean().item()
-    loss = losses.thesis(embeddings, labels, anchors="all", norm_weight=0.01)
+    loss = value_of("class-anchor", embeddings, labels, anchors="all", norm_weight=0.01)
     expected = mean(thesis_terms(embeddings, labels).values()) + 0.01 * norms
     assert loss.item() == pytest.approx(expected)
 
@@ -181,7 +191,7 @@ def test_thesis_loss_draws_one_anchor_per_class():
     seen = set()
     for seed in range(40):
         torch.manual_seed(seed)
-        value = losses.thesis(embeddings, labels, norm_weight=0.0).item()
+        value = value_of("class-anchor", embeddings, labels, norm_weight=0.0).item()
         nearest = min(possible, key=lambda p: abs(p - value))
         assert value == pytest.approx(nearest, rel=1e-10)
         seen.add(round(value, 9))
@@ -190,8 +200,8 @@ def test_thesis_loss_draws_one_anchor_per_class():
 
 def test_norms_count_before_the_scaling_to_unit_vectors():
     embeddings, labels = make_batch()
-    small = losses.thesis(embeddings, labels, anchors="all", norm_weight=1.0)
-    large = losses.thesis(3 * embeddings, labels, anchors="all", norm_weight=1.0)
+    small = value_of("class-anchor", embeddings, labels, anchors="all", norm_weight=1.0)
+    large = value_of("class-anchor", 3 * embeddings, labels, anchors="all", norm_weight=1.0)
     norms = embeddings.detach().square().sum(1).mean()
     assert (large - small).item() == pytest.approx(8 * norms.item())
 
@@ -210,7 +220,7 @@ def test_lifted_structure_is_a_sum_over_anchors(seed, threshold):
         low = log_sum_exp(threshold - S[i, k] for k in range(len(y)) if k != i and y[k] == y[i])
         high = log_sum_exp(S[i, k] - threshold for k in range(len(y)) if y[k] != y[i])
         total += hinge(low + high - 0.5)
-    loss = losses.lifted_structure(embeddings, labels, margin=-0.5)
+    loss = value_of("lifted-structure", embeddings, labels, margin=-0.5)
     assert loss.item() == pytest.approx(total / len(y))
 
 
@@ -222,7 +232,7 @@ def test_lifted_structure_of_pairs(seed):
     for i, j in pairs_of(labels)[0]:
         both = [0.4 - d[e, k] for e in (i, j) for k in range(len(y)) if y[k] != y[e]]
         values.append(hinge(log_sum_exp(both) + d[i, j]) ** 2 / 2)
-    loss = losses.lifted_structure_pairs(embeddings, labels, margin=0.4)
+    loss = value_of("lifted-structure-pairs", embeddings, labels, margin=0.4)
     assert loss.item() == pytest.approx(mean(values))
 
 
@@ -236,7 +246,7 @@ def test_tuplet_loss_is_a_sum_over_positive_pairs(seed, normalize):
         math.log(1 + sum(math.exp(0.7 * (S[a, n] - S[a, p])) for n in np.flatnonzero(y != y[a])))
         for a, p in pairs_of(labels)[0]
     ]
-    loss = losses.n_pair_tuplet(embeddings, labels, scale=0.7, normalize=normalize)
+    loss = value_of("n-pair-tuplet", embeddings, labels, scale=0.7, normalize=normalize)
     assert loss.item() == pytest.approx(mean(values))
 
 
@@ -258,9 +268,9 @@ def test_n_pair_losses_are_over_one_pair_per_class(normalize):
     gaps = [[x[a] @ x[q] - x[a] @ x[p] for b, q in pairs if b != a] for a, p in pairs]
     multi_class = mean(math.log(1 + sum(math.exp(g) for g in row)) for row in gaps)
     one_vs_one = mean(sum(softplus(g) for g in row) for row in gaps)
-    loss = losses.n_pair_multi_class(embeddings, labels, normalize=normalize)
+    loss = value_of("n-pair-multi-class", embeddings, labels, normalize=normalize)
     assert loss.item() == pytest.approx(multi_class)
-    loss = losses.n_pair_one_vs_one(embeddings, labels, normalize=normalize)
+    loss = value_of("n-pair-one-vs-one", embeddings, labels, normalize=normalize)
     assert loss.item() == pytest.approx(one_vs_one)
 
 
@@ -294,7 +304,7 @@ def test_facility_location_is_the_gap_to_the_worst_greedy_clustering(seed, weigh
     d, y = distances_of(embeddings), np.asarray(labels)
     np.fill_diagonal(d, 0)
     worst, oracle = facility_location_by_loop(d, y, weight)
-    loss = losses.facility_location(embeddings, labels, nmi_weight=weight)
+    loss = value_of("facility-location", embeddings, labels, nmi_weight=weight)
     assert loss.item() == pytest.approx(hinge(worst - oracle) / len(y), rel=1e-9)
     medoid_sets = itertools.combinations(range(len(y)), len(np.unique(y)))
     most = max(clustering_score(d, y, list(m), weight) for m in medoid_sets)
@@ -317,11 +327,11 @@ def test_spectral_compares_projections(features, normalize):
     x = x / np.linalg.norm(x, axis=1, keepdims=True) if normalize else x
     Y = np.eye(labels.max() + 1)[labels]
     spans = [x @ np.linalg.pinv(x), Y @ np.linalg.pinv(Y)]
-    loss = losses.spectral(embeddings, labels, ridge=0.0, normalize=normalize)
+    loss = value_of("spectral", embeddings, labels, ridge=0.0, normalize=normalize)
     assert loss.item() == pytest.approx(np.sum((spans[0] - spans[1]) ** 2) / len(x), abs=1e-8)
 
 
 def test_spectral_is_zero_for_embeddings_that_are_the_classes():
     labels = torch.tensor(LABELS)
-    loss = losses.spectral(torch.nn.functional.one_hot(labels).double(), labels, ridge=0.0)
+    loss = value_of("spectral", torch.nn.functional.one_hot(labels).double(), labels, ridge=0.0)
     assert loss.item() == pytest.approx(0, abs=1e-12)

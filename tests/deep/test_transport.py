@@ -12,8 +12,9 @@ pytest.importorskip("skorch")
 pytest.importorskip("ot")
 
 from skdml import DeepMetricEmbedder  # noqa: E402
-from skdml.deep._batches import CoresetBatches, count_batches  # noqa: E402
-from skdml.deep._modules import ConvNet  # noqa: E402
+from skdml.deep import _clouds  # noqa: E402
+from skdml.deep._data import ClassBatches, count_batches  # noqa: E402
+from skdml.deep.modules import ConvNet  # noqa: E402
 from skdml.metrics import recall_at_k  # noqa: E402
 from skdml.transport import CloudMetric  # noqa: E402
 
@@ -42,7 +43,7 @@ def quick(**params):
     defaults = {
         "module": "convnet",
         "module__channels": (8, 16),
-        "embedding_dim": 16,
+        "n_components": 16,
         "loss": "wtriplet",
         "classes_per_batch": 5,
         "samples_per_class": 3,
@@ -92,15 +93,15 @@ def test_the_head_of_the_convnet_is_by_places_where_each_has_columns_enough():
 
 def test_the_map_is_the_cloud_of_the_convnet(fitted, images):
     assert fitted.metric_.cloud == (4, 4)
-    named = quick(cloud="feature-map").fit(*images[:2])
+    named = quick(loss__cloud="feature-map").fit(*images[:2])
     np.testing.assert_array_equal(named.transform(images[2]), fitted.transform(images[2]))
-    dense = quick(cloud=(8, 2)).fit(*images[:2])
+    dense = quick(loss__cloud=(8, 2)).fit(*images[:2])
     assert dense.metric_.cloud == (8, 2)
     assert isinstance(dense.module_.head, torch.nn.Linear)
 
 
 def test_other_losses_may_have_the_map_as_their_head(images):
-    model = quick(loss="triplet", cloud="feature-map").fit(*images[:2])
+    model = quick(loss="triplet", module__head="points").fit(*images[:2])
     assert isinstance(model.module_.head, torch.nn.Conv2d)
     assert model.metric_ == "euclidean"
     assert model.transform(images[2]).shape == (80, 16)
@@ -152,43 +153,42 @@ def test_held_out_samples_are_searched_by_transport(images, monkeypatch):
     monkeypatch.setattr(CloudMetric, "pairwise", lambda *args: calls.append(1) or pairwise(*args))
     model = quick(validation_fraction=0.2).fit(*images[:2])
     assert calls
-    assert 0 < model.history_[0]["valid_recall"] <= 1
+    assert 0 < model.history_["valid_recall"][0] <= 1
 
 
 def test_stored_models_keep_their_distance(fitted, images):
     stored = pickle.loads(pickle.dumps(fitted))
     assert stored.metric_ == fitted.metric_
-    assert clone(fitted).get_params()["cloud"] is None
+    assert "loss__cloud" not in clone(fitted).get_params()
 
 
 def test_other_modules_have_points_of_four_columns(images):
     X, y = images[0].reshape(200, -1), images[1]
     model = DeepMetricEmbedder(
-        loss="wcontrastive", embedding_dim=8, module__hidden=(8,), max_epochs=1, random_state=0
+        loss="wcontrastive", n_components=8, module__hidden=(8,), max_epochs=1, random_state=0
     ).fit(X, y)
     assert model.metric_.cloud == (2, 4)
-    assert model.set_params(cloud=(4, 2)).fit(X, y).metric_.cloud == (4, 2)
+    assert model.set_params(loss__cloud=(4, 2)).fit(X, y).metric_.cloud == (4, 2)
 
 
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"embedding_dim": 18}, "18 is not divisible into the 4 points of the 2 x 2.*16 or 20"),
-        ({"embedding_dim": 3}, "3 is not divisible into the 4 points .* such as 4;"),
-        ({"cloud": (5, 3)}, r"cloud=\(5, 3\) makes 15 columns, but the embedding has 16"),
-        ({"cloud": (1, 16)}, "clouds of one point"),
+        ({"n_components": 18}, "18 is not divisible into the 4 points of the 2 x 2.*16 or 20"),
+        ({"n_components": 3}, "3 is not divisible into the 4 points .* such as 4;"),
+        ({"loss__cloud": (5, 3)}, r"cloud=\(5, 3\) makes 15 columns, but the embedding has 16"),
+        ({"loss__cloud": (1, 16)}, "clouds of one point"),
         ({"module__head": "dense"}, "module__head='dense' has no place beside the points"),
         ({"module__channels": (4, 4, 4)}, "clouds of one point"),
-        ({"cloud": (4, 4, 1)}, r"cloud must be \(n_points, point_dim\)"),
-        ({"cloud": (2.5, 6.4)}, "two whole numbers"),
-        ({"cloud": "points"}, "'cloud' parameter"),
-        ({"cloud": (4, 4), "loss": "triplet"}, "loss='triplet' compares whole embeddings"),
-        ({"loss__cloud": (4, 4)}, "give it as cloud"),
-        ({"module": "mlp", "cloud": "feature-map"}, "needs module='convnet', got 'mlp'"),
-        ({"module": "mlp", "embedding_dim": 6}, "6 columns is not divisible into points of 4"),
+        ({"loss__cloud": (4, 4, 1)}, r"cloud must be \(n_points, point_dim\)"),
+        ({"loss__cloud": (2.5, 6.4)}, "two whole numbers"),
+        ({"loss__cloud": "points"}, "loss__cloud must be .* got 'points'"),
+        ({"module": "mlp", "loss__cloud": "feature-map"}, "needs module='convnet', got 'mlp'"),
+        ({"module": "mlp", "n_components": 6}, "6 columns is not divisible into points of 4"),
         ({"loss__p": 3}, "p must be"),
         ({"loss__reg": -1.0}, "reg must be"),
-        ({"coreset": 1.5}, "'coreset' parameter"),
+        ({"coreset": 1.5}, "coreset must be a share between 0 and 1.* got 1.5"),
+        ({"coreset": (0.5, 0)}, "coreset must be a share"),
         ({"coreset": 0.01}, "coreset=0.01 leaves one sample of each class"),
         ({"coreset": 0.5, "n_workers": 2}, "coreset=0.5 is chosen in one process"),
     ],
@@ -218,15 +218,15 @@ def test_an_epoch_is_a_share_of_the_batches(images):
 
 def test_samples_are_chosen_from_the_present_embedding_every_few_epochs(images, monkeypatch):
     chosen = []
-    choose = DeepMetricEmbedder._choose_coreset
+    choose = _clouds.choose_coreset
 
-    def noted(self, *args):
-        chosen.append(choose(self, *args))
+    def noted(*args):
+        chosen.append(choose(*args))
         return chosen[-1]
 
-    monkeypatch.setattr(DeepMetricEmbedder, "_choose_coreset", noted)
+    monkeypatch.setattr(_clouds, "choose_coreset", noted)
     X, y, _, _ = images
-    quick(loss="triplet", coreset=0.2, coreset_every=2, max_epochs=5).fit(X, y)
+    quick(loss="triplet", coreset=(0.2, 2), max_epochs=5).fit(X, y)
     assert len(chosen) == 3
     for rows in chosen:
         assert len(rows) == len(set(rows))
@@ -236,16 +236,16 @@ def test_samples_are_chosen_from_the_present_embedding_every_few_epochs(images, 
 
 def test_batches_have_the_rows_that_were_chosen_last():
     choices = iter([np.arange(12), np.arange(12, 40)])
-    batches = CoresetBatches(
+    batches = ClassBatches(
         torch.arange(40)[:, None],
         torch.arange(40) % 4,
         2,
         3,
         np.random.default_rng(0),
         n_batches=20,
-        choose=lambda: next(choices),
         every=2,
     )
+    batches.choose = lambda: next(choices)
     for wanted in (range(12), range(12), range(12, 40)):
         seen = np.concatenate([X.ravel().numpy() for X, _ in batches])
         assert set(seen) == set(wanted)
@@ -264,5 +264,5 @@ def test_a_part_of_the_samples_is_nearly_as_good():
     X = X / 16
     options = {"module__hidden": (64,), "max_epochs": 5, "random_state": 0}
     full = DeepMetricEmbedder(**options).fit(X[:900], y[:900]).score(X[900:], y[900:])
-    model = DeepMetricEmbedder(coreset=0.2, coreset_every=2, **options).fit(X[:900], y[:900])
+    model = DeepMetricEmbedder(coreset=(0.2, 2), **options).fit(X[:900], y[:900])
     assert model.score(X[900:], y[900:]) > 0.95 * full

@@ -176,9 +176,9 @@ def deep(rng, folder):
     from skdml.deep.losses import loss_names
 
     choices = {
-        "embedding_dim": [1, 4, 8],
+        "n_components": [1, 4, 8],
         "loss": loss_names(),
-        "coreset": [None, 0.5],
+        "coreset": [None, 0.5, (0.5, 1)],
         "classes_per_batch": [2, 16],
         "samples_per_class": [2, 5],
         "optimizer": ["adam", "adamw", "sgd"],
@@ -190,11 +190,11 @@ def deep(rng, folder):
         "n_workers": [1],
     }
     if rng.random() < 0.2:
-        choices["loss"], choices["miner"] = ["triplet", "contrastive"], [None, "semi-hard"]
+        choices["loss"], choices["loss__miner"] = ["triplet", "contrastive"], [None, "semi-hard"]
     elif rng.random() < 0.2:
-        choices["loss"], choices["cloud"] = ["wtriplet"], [None, (2, 2), (1, 4)]
-        choices["embedding_dim"] = [4]
-    quick = {"max_epochs": 1, "embedding_dim": 4}
+        choices["loss"], choices["loss__cloud"] = ["wtriplet"], [None, (2, 2), (1, 4)]
+        choices["n_components"] = [4]
+    quick = {"max_epochs": 1, "n_components": 4}
     return _embedder(rng, "DeepMetricEmbedder", choices, quick)
 
 

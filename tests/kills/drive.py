@@ -18,17 +18,15 @@ from sklearn.datasets import load_digits, load_wine
 
 def embedder(client):
     from skdml import DeepMetricEmbedder
+    from skdml.deep import Distributed
 
     X, y = load_digits(return_X_y=True)
     model = DeepMetricEmbedder(
-        n_workers=2,
+        distributed=Distributed(2, client=client, max_restarts=3, timeout=60),
         max_epochs=2,
         module__hidden=(16,),
         classes_per_batch=5,
-        max_restarts=3,
-        timeout=60,
         random_state=0,
-        client=client,
     )
     return model.fit(X[:300] / 16, y[:300]).transform(X[:50] / 16)
 

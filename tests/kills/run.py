@@ -31,7 +31,11 @@ MODES = {
     "GMML, dask arrays": ("gmml", True, ("worker", "scheduler")),
     "ranker, dask": ("ranker", True, ("worker", "scheduler")),
 }
-COMMANDS = {"rank": "skdml.deep._rank", "critic": "popen_loky", "worker": "spawn_main"}
+COMMANDS = {
+    "rank": "skdml.deep.distributed._worker",
+    "critic": "popen_loky",
+    "worker": "spawn_main",
+}
 PATIENCE = 150
 _MAX_TRIES = 5
 CLUSTER = """

@@ -77,7 +77,7 @@ def test_epochs_of_networks_add_up():
 
     X, y = np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 3
     model = DeepMetricEmbedder(
-        max_epochs=2, embedding_dim=4, validation_fraction=0.3, random_state=0
+        max_epochs=2, n_components=4, validation_fraction=0.3, random_state=0
     ).fit(X, y)
     display = ConvergenceDisplay.from_estimator(model)
     assert display.values.tolist() == [epoch["train_loss"] for epoch in model.history_]

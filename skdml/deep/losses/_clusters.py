@@ -7,7 +7,17 @@ import math
 import torch
 from torch import Tensor
 
-from ._core import SparseWeights, check_batch, similarity_loss, unit_distances, unit_rows, zero_like
+from ._core import (
+    Loss,
+    SimilarityLoss,
+    SparseWeights,
+    check_batch,
+    check_numbers,
+    register_loss,
+    unit_distances,
+    unit_rows,
+    zero_like,
+)
 
 
 def _x_log_x(counts):
@@ -79,7 +89,8 @@ class _Facilities:
         self.medoids.append(medoid)
 
 
-def facility_location(embeddings: Tensor, labels: Tensor, *, nmi_weight: float = 1.0) -> Tensor:
+@register_loss("facility-location")
+class FacilityLocationLoss(SimilarityLoss):
     r"""Compare the classes, each around its medoid, with the worst clustering of the batch.
 
     .. math:: \frac{1}{B} [\max_C \{F(C) + \gamma\,(1 - \mathrm{NMI}(C, y))\} -
@@ -87,34 +98,32 @@ def facility_location(embeddings: Tensor, labels: Tensor, *, nmi_weight: float =
 
     F(C) is minus the sum of distances to the nearest of as many medoids C as there are classes,
     :math:`\tilde F(y)` the same with one medoid for each class that serves this class alone. The
-    medoids of C are chosen one by one, the best first.
+    medoids of C are chosen one by one, the best first. The gradient takes medoids and clusters as
+    they are.
 
     Parameters
     ----------
-    embeddings : Tensor of shape (batch, features)
-        Any length; they are scaled to unit vectors.
-    labels : Tensor of shape (batch,)
-        The classes, whole numbers.
     nmi_weight : float
         :math:`\gamma`, what a clustering scores for its disagreement with the classes.
-
-    Returns
-    -------
-    loss : Tensor
-        A scalar. The gradient takes medoids and clusters as they are.
 
     Examples
     --------
     >>> import torch
-    >>> from skdml.deep.losses import facility_location
+    >>> from skdml.deep.losses import FacilityLocationLoss
     >>> embeddings = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.8, 0.6]])
-    >>> round(facility_location(embeddings, torch.tensor([0, 0, 1])).item(), 4)
+    >>> round(FacilityLocationLoss()(embeddings, torch.tensor([0, 0, 1])).item(), 4)
     0.4459
     """
-    embeddings, labels = check_batch(embeddings, labels)
-    classes, codes = labels.unique(return_inverse=True)
 
-    def term(similarities, positive, negative):
+    def __init__(self, nmi_weight: float = 1.0) -> None:
+        super().__init__()
+        check_numbers(least=0, nmi_weight=nmi_weight)
+        self.nmi_weight = nmi_weight
+
+    def term(
+        self, similarities: Tensor, positive: Tensor, negative: Tensor, labels: Tensor
+    ) -> tuple[Tensor, SparseWeights]:
+        classes, codes = labels.unique(return_inverse=True)
         rows = torch.arange(len(codes), device=codes.device)
         if len(classes) < 2 or not bool(positive.any()):
             return zero_like(similarities), SparseWeights(
@@ -132,12 +141,12 @@ def facility_location(embeddings: Tensor, labels: Tensor, *, nmi_weight: float =
         own[codes[best]] = best
         facilities = _Facilities(distances, codes)
         for _ in classes:
-            facilities.add_worst(nmi_weight)
+            facilities.add_worst(self.nmi_weight)
         medoids = torch.tensor(facilities.medoids, device=codes.device)[facilities.clusters]
         gap = (
             distances[rows, own[codes]].sum()
             - facilities.nearest.sum()
-            + nmi_weight * nmi_distances(facilities.clusters, codes).to(distances.dtype)
+            + self.nmi_weight * nmi_distances(facilities.clusters, codes).to(distances.dtype)
         )
         share = torch.full_like(facilities.nearest, float(gap > 0) / len(rows))
         weights = SparseWeights(
@@ -147,55 +156,51 @@ def facility_location(embeddings: Tensor, labels: Tensor, *, nmi_weight: float =
         )
         return gap.relu() / len(rows), weights
 
-    return similarity_loss(embeddings, labels, term)
 
-
-def spectral(
-    embeddings: Tensor, labels: Tensor, *, ridge: float = 1e-3, normalize: bool = True
-) -> Tensor:
+@register_loss("spectral")
+class SpectralLoss(Loss):
     r"""Compare the span of the embeddings with the span of the classes' indicators.
 
     .. math:: \frac{1}{B} \| F (F'F + r I)^{-1} F' - Y (Y'Y)^{-1} Y' \|_F^2
 
     with the matrix F of the embeddings and the 0/1 matrix Y of the classes: what k-means finds in
-    the embeddings, relaxed, against the classes.
+    the embeddings, relaxed, against the classes. There should be fewer features than rows:
+    otherwise the embeddings span all, and only the ridge leaves a gradient.
 
     Parameters
     ----------
-    embeddings : Tensor of shape (batch, features)
-        Any length. There should be fewer features than rows: otherwise the embeddings span all,
-        whatever they are, and only the ridge leaves a gradient.
-    labels : Tensor of shape (batch,)
-        The classes, whole numbers.
     ridge : float
         r. Directions with a smaller sum of squares count less; 0 is the exact projection.
     normalize : bool
         If F is of unit vectors, or of the embeddings as they are.
 
-    Returns
-    -------
-    loss : Tensor
-        A scalar.
-
     Examples
     --------
     >>> import torch
-    >>> from skdml.deep.losses import spectral
+    >>> from skdml.deep.losses import SpectralLoss
     >>> embeddings = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.8, 0.6]])
-    >>> round(spectral(embeddings, torch.tensor([0, 0, 1])).item(), 4)
+    >>> round(SpectralLoss()(embeddings, torch.tensor([0, 0, 1])).item(), 4)
     0.6335
     """
-    embeddings, labels = check_batch(embeddings, labels)
-    vectors = unit_rows(embeddings) if normalize else embeddings
-    size, features = vectors.shape
-    same = (labels[:, None] == labels).to(vectors.dtype)
-    target = same / same.sum(1, keepdim=True).clamp_min(1)
-    if features <= size:
-        gram = vectors.T @ vectors
-        gram = gram + ridge * torch.eye(features, dtype=gram.dtype, device=gram.device)
-        span = vectors @ torch.linalg.solve(gram, vectors.T)
-    else:
-        gram = vectors @ vectors.T
-        shifted = gram + ridge * torch.eye(size, dtype=gram.dtype, device=gram.device)
-        span = torch.linalg.solve(shifted, gram)
-    return (span - target).square().sum() / max(size, 1)
+
+    def __init__(self, ridge: float = 1e-3, normalize: bool = True) -> None:
+        super().__init__()
+        check_numbers(least=0, ridge=ridge)
+        self.ridge, self.normalize = ridge, normalize
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of a batch."""
+        embeddings, labels = check_batch(embeddings, labels)
+        vectors = unit_rows(embeddings) if self.normalize else embeddings
+        size, features = vectors.shape
+        same = (labels[:, None] == labels).to(vectors.dtype)
+        target = same / same.sum(1, keepdim=True).clamp_min(1)
+        if features <= size:
+            gram = vectors.T @ vectors
+            gram = gram + self.ridge * torch.eye(features, dtype=gram.dtype, device=gram.device)
+            span = vectors @ torch.linalg.solve(gram, vectors.T)
+        else:
+            gram = vectors @ vectors.T
+            shifted = gram + self.ridge * torch.eye(size, dtype=gram.dtype, device=gram.device)
+            span = torch.linalg.solve(shifted, gram)
+        return (span - target).square().sum() / max(size, 1)

@@ -1,24 +1,37 @@
-"""What the losses over pairs share: unit vectors, one similarity matrix, masks and one gradient.
+"""Losses by name, and the base of losses over pairs: one similarity matrix, masks and one gradient.
 
-A loss of this family is a function ``term(S, positive, negative)`` of the similarities of all
-ordered pairs of a batch. It returns its value and its derivative by S, so that the gradient by the
-embeddings takes one matrix product, and memory does not grow with the steps of the computation.
+A loss over pairs has a method ``term(S, positive, negative, labels)`` over the similarities of
+all ordered pairs of a batch. It returns its value and its derivative by S, so that the gradient by
+the embeddings takes one matrix product, and memory does not grow with the steps of the computation.
 """
 
 from __future__ import annotations
 
 import contextlib
+import difflib
+import inspect
 import math
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from ._miners import mine_masks
+from ..._optional import optional_import
+from ._miners import check_miner, get_miner, mine_masks
 
+# Name -> class, or function that makes the loss from its parameters.
+LOSSES: dict[str, Callable[..., Any]] = {}
+# Name -> class of pytorch-metric-learning.
+PEERS = {
+    "angular": "AngularLoss",
+    "proxy-nca": "ProxyNCALoss",
+    "proxy-anchor": "ProxyAnchorLoss",
+    "soft-triple": "SoftTripleLoss",
+}
 # Above this softplus(x) is x to the last bit of float64.
 LINEAR = 40.0
 # exp(x) below this is 0, beside a sum of at least 1: near underflow exp is many times slower.
@@ -28,6 +41,201 @@ BLOCK = 128
 # A derivative by S with a smaller part of it other than zero is taken as sparse.
 SPARSE = 0.04
 
+
+# Losses by name
+
+
+def register_loss(name: str, loss: Any = None) -> Any:
+    """Make a loss known by a name, for `get_loss` and ``DeepMetricEmbedder(loss=name)``.
+
+    Parameters
+    ----------
+    name : str
+        A new name; one that exists is replaced.
+    loss : class or callable, default=None
+        A subclass of ``torch.nn.Module`` whose ``forward(embeddings, labels)`` returns a scalar
+        tensor, or a function that returns such a loss. Its keyword parameters become
+        ``loss__...``. None makes this a decorator.
+
+    Returns
+    -------
+    loss : class or callable
+        As it was given.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skdml.deep.losses import get_loss, register_loss
+    >>> @register_loss("norm")
+    ... class NormLoss(torch.nn.Module):
+    ...     def __init__(self, weight=1.0):
+    ...         super().__init__()
+    ...         self.weight = weight
+    ...
+    ...     def forward(self, embeddings, labels):
+    ...         return self.weight * embeddings.square().mean()
+    >>> get_loss("norm", weight=0.5)(torch.ones(4, 2), torch.zeros(4))
+    tensor(0.5000)
+    """
+    if loss is None:
+        return lambda given: register_loss(name, given)
+    if not isinstance(name, str) or not callable(loss):
+        raise TypeError(f"register_loss takes a name and a class, got {name!r} and {loss!r}")
+    LOSSES[name] = loss
+    return loss
+
+
+def loss_names() -> list[str]:
+    """Return the names of all losses that `get_loss` knows.
+
+    Returns
+    -------
+    names : list of str
+
+    Examples
+    --------
+    >>> from skdml.deep.losses import loss_names
+    >>> [name for name in loss_names() if name.startswith("dro")]
+    ['dro-kl', 'dro-kl-g', 'dro-max', 'dro-topk', 'dro-topk-pn', 'dro-variance']
+    """
+    return sorted([*LOSSES, *PEERS])
+
+
+def loss_parameters(name: str) -> dict[str, Any]:
+    """Return the parameters of a loss and their defaults.
+
+    Parameters
+    ----------
+    name : str
+        A name of `loss_names`.
+
+    Returns
+    -------
+    parameters : dict
+        Name to default; `inspect.Parameter.empty` for one that must be given, such as the
+        num_classes and embedding_size of losses with proxies.
+
+    Examples
+    --------
+    >>> from skdml.deep.losses import loss_parameters
+    >>> loss_parameters("lifted-structure")
+    {'margin': 0.0, 'miner': None}
+    """
+    _check_name(name)
+    if name in LOSSES:
+        return {p.name: p.default for p in inspect.signature(LOSSES[name]).parameters.values()}
+    found: dict[str, Any] = {"miner": None}
+    for base in _peer_class(name).__mro__:
+        if base is nn.Module or "__init__" not in vars(base):
+            continue
+        for p in list(inspect.signature(base.__init__).parameters.values())[1:]:
+            if p.kind is p.POSITIONAL_OR_KEYWORD:
+                found.setdefault(p.name, p.default)
+    return found
+
+
+def get_loss(loss: Any = "multi-similarity", *, miner: Any = None, **params: Any) -> Any:
+    """Return a loss, a function of the embeddings and labels of a batch.
+
+    Parameters
+    ----------
+    loss : str or callable
+        A name of `loss_names`. A callable, such as a loss of pytorch-metric-learning, is
+        returned as it is, or with its miner around it; a class is called with the parameters.
+    miner : None, str or callable
+        Which pairs or triplets of a batch the loss looks at: a name of `miner_names`, or a miner of
+        pytorch-metric-learning.
+    **params
+        Parameters of the loss; `loss_parameters` lists them.
+
+    Returns
+    -------
+    loss : callable
+        ``loss(embeddings, labels)`` is a scalar tensor. By name it is a `torch.nn.Module`; losses
+        with proxies have parameters to train.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skdml.deep.losses import get_loss
+    >>> loss = get_loss("dro-topk", k=4, pair_loss="binomial")
+    >>> embeddings = torch.eye(4).requires_grad_()
+    >>> loss(embeddings, torch.tensor([0, 0, 1, 1])).backward()
+    >>> embeddings.grad.shape
+    torch.Size([4, 4])
+    """
+    if miner is not None:
+        check_miner(miner)
+    if isinstance(loss, type):
+        loss, params = loss(**params), {}
+    if not isinstance(loss, str):
+        if not callable(loss):
+            raise TypeError(f"a loss is a name or a callable, got {loss!r}")
+        if params:
+            raise TypeError(
+                f"parameters are for losses by name; got {', '.join(params)} with {loss!r}"
+            )
+        return loss if miner is None else MinedLoss(loss, miner)
+    known = loss_parameters(loss)
+    for name in params:
+        if name not in known:
+            takes = ", ".join(p for p in known if p != "miner") or "none"
+            raise TypeError(f"the loss {loss!r} has no parameter {name!r}; it has: {takes}")
+    missing = [p for p, default in known.items() if default is inspect.Parameter.empty]
+    missing = [p for p in missing if p not in params]
+    if missing:
+        raise TypeError(f"the loss {loss!r} needs {' and '.join(missing)}")
+    if loss in PEERS:
+        return MinedLoss(_peer_class(loss)(**params), miner)
+    if miner is not None:
+        if "miner" not in known:
+            raise TypeError(f"the loss {loss!r} takes no miner, got {miner!r}")
+        params["miner"] = miner
+    return LOSSES[loss](**params)
+
+
+class MinedLoss(nn.Module):
+    """A loss that takes tuples of indices, as those of pytorch-metric-learning, and its miner.
+
+    Parameters
+    ----------
+    loss : callable
+        ``loss(embeddings, labels, indices)``.
+    miner : None, str or callable
+        ``miner(embeddings, labels)`` gives the indices; a name of `miner_names`; None: no indices.
+
+    Examples
+    --------
+    >>> from skdml.deep.losses import get_loss
+    >>> type(get_loss("angular", miner="semi-hard").miner).__name__
+    'TripletMarginMiner'
+    """
+
+    def __init__(self, loss: Callable[..., Tensor], miner: Any) -> None:
+        super().__init__()
+        self.loss, self.miner = loss, get_miner(miner)
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Compute the loss of a batch."""
+        if self.miner is None:
+            return self.loss(embeddings, labels)
+        return self.loss(embeddings, labels, self.miner(embeddings, labels))
+
+
+def _peer_class(name):
+    module = optional_import("pytorch_metric_learning.losses", f"the loss {name!r}")
+    return getattr(module, PEERS[name])
+
+
+def _check_name(name):
+    names = loss_names()
+    if name not in names:
+        near = difflib.get_close_matches(name.lower().replace("_", "-"), names, n=3, cutoff=0.5)
+        hint = f"Did you mean {' or '.join(map(repr, near))}? " if near else ""
+        raise ValueError(f"unknown loss {name!r}. {hint}The losses are: {', '.join(names)}")
+
+
+# Similarities
 
 # The rows that count as anchors, a slice of the batch; None: all.
 _ANCHORS: ContextVar[slice | None] = ContextVar("anchors", default=None)
@@ -46,8 +254,6 @@ class SparseWeights(NamedTuple):
 
 
 Weights = Tensor | SparseWeights
-# (S, positive, negative) -> (value, derivative by S); S is the caller's to overwrite.
-Term = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Weights]]
 
 
 def check_batch(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -177,39 +383,65 @@ class _OfSimilarities(torch.autograd.Function):
         return torch.mm(both, units).mul_(grad), None
 
 
-def similarity_loss(
-    embeddings: Tensor, labels: Tensor, term: Term, *, miner: Any = None, normalize: bool = True
-) -> Tensor:
-    """Compute a loss of the pair family.
+class Loss(nn.Module):
+    """Base of losses: parameters are attributes, and its name and parameters are its repr."""
+
+    def extra_repr(self) -> str:
+        """Return the parameters."""
+        names = inspect.signature(type(self)).parameters
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+
+
+class SimilarityLoss(Loss):
+    """Base of losses over the similarities of pairs; a subclass has a method `term`.
 
     Parameters
     ----------
-    embeddings : Tensor of shape (batch, features)
-        As the network gives them.
-    labels : Tensor of shape (batch,)
-        Whole numbers, the classes.
-    term : callable
-        The loss as a function ``(S, positive, negative) -> (value, derivative by S)``.
-    miner : None, str or callable
-        What chooses among the pairs; see `skdml.deep.losses.get_miner`.
-    normalize : bool
-        If S is of unit vectors.
-
-    Returns
-    -------
-    loss : Tensor
-        A scalar.
+    miner : None, str or callable, default=None
+        Which pairs to look at: a name of `miner_names`, or a miner of pytorch-metric-learning.
+    normalize : bool, default=True
+        Whether similarities are those of unit vectors, or of the embeddings as they are.
     """
-    embeddings, labels = check_batch(embeddings, labels)
-    positive, negative = pair_masks(labels)
-    units = unit_rows(embeddings) if normalize else embeddings
 
-    def function(similarities):
-        masks = mine_masks(miner, similarities, positive, negative, embeddings, labels)
-        value, weights = term(similarities, *masks)
-        return value, _of_anchors(weights)
+    def __init__(self, miner: Any = None, normalize: bool = True) -> None:
+        super().__init__()
+        if miner is not None:
+            check_miner(miner)
+        self.miner, self.normalize = miner, normalize
 
-    return _OfSimilarities.apply(units, function)
+    def term(
+        self, similarities: Tensor, positive: Tensor, negative: Tensor, labels: Tensor
+    ) -> tuple[Tensor, Weights]:
+        """Return the value and its derivative by the similarities, which may be overwritten."""
+        raise NotImplementedError
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of a batch.
+
+        Parameters
+        ----------
+        embeddings : Tensor of shape (batch, features)
+            Of any length.
+        labels : Tensor of shape (batch,)
+            Whole numbers, the classes.
+
+        Returns
+        -------
+        loss : Tensor
+            A scalar.
+        """
+        embeddings, labels = check_batch(embeddings, labels)
+        positive, negative = pair_masks(labels)
+        units = unit_rows(embeddings) if self.normalize else embeddings
+
+        def function(similarities):
+            masks = positive, negative
+            if self.miner is not None:
+                masks = mine_masks(self.miner, similarities, *masks, embeddings, labels)
+            value, weights = self.term(similarities, *masks, labels)
+            return value, _of_anchors(weights)
+
+        return _OfSimilarities.apply(units, function)
 
 
 def masked_softmax(scores: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -263,10 +495,29 @@ def zero_like(similarities: Tensor) -> Tensor:
     return similarities.new_zeros(())
 
 
-def choose(options: dict, value: str, parameter: str) -> Any:
-    """Look up the value of a parameter that is a string."""
-    if value not in options:
+def check_choice(options: Any, value: Any, parameter: str) -> None:
+    """Check the value of a parameter that is one of some strings."""
+    if not isinstance(value, str) or value not in options:
         raise ValueError(
             f"{parameter} must be one of {', '.join(map(repr, options))}, got {value!r}"
         )
-    return options[value]
+
+
+def check_numbers(
+    above: float | None = None, least: float | None = None, whole: bool = False, **numbers: Any
+) -> None:
+    """Check parameters that are numbers, within bounds; whole ones are at least 1."""
+    for name, number in numbers.items():
+        if whole:
+            is_right = isinstance(number, Integral) and not isinstance(number, bool)
+            is_right, wanted = is_right and int(number) >= 1, "a whole number of at least 1"
+        elif above is not None:
+            is_right = isinstance(number, Real) and float(number) > above
+            wanted = f"a number above {above:g}"
+        elif least is not None:
+            is_right = isinstance(number, Real) and float(number) >= least
+            wanted = f"a number of at least {least:g}"
+        else:
+            is_right, wanted = isinstance(number, Real), "a number"
+        if not is_right:
+            raise ValueError(f"{name} must be {wanted}, got {number!r}")

@@ -7,15 +7,26 @@ have in closed form. The functions below take the losses of pairs to the value a
 
 from __future__ import annotations
 
+import inspect
 import math
+from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from ._core import SparseWeights, choose, masked_exp, signed_softmax, similarity_loss, zero_like
-from ._pairs import PAIR_LOSSES
+from ._core import (
+    SimilarityLoss,
+    SparseWeights,
+    check_choice,
+    check_numbers,
+    masked_exp,
+    register_loss,
+    signed_softmax,
+    zero_like,
+)
+from ._pairs import binomial_terms, margin_terms
 
 # A loss, and its derivative by S.
 Weighed: TypeAlias = tuple[Tensor, Tensor | SparseWeights]
@@ -54,7 +65,7 @@ def _mean_of_places(values, places, derivative):
 
 
 def top_k(
-    losses: Tensor, derivative: Tensor, positive: Tensor, negative: Tensor, *, k: int | None
+    losses: Tensor, derivative: Tensor, positive: Tensor, negative: Tensor, *, k: int | None = None
 ) -> Weighed:
     """Mean of the k largest: p <= 1/k."""
     k = 2 * len(losses) if k is None else k
@@ -63,7 +74,7 @@ def top_k(
 
 
 def top_k_of_each_sign(
-    losses: Tensor, derivative: Tensor, positive: Tensor, negative: Tensor, *, k: int | None
+    losses: Tensor, derivative: Tensor, positive: Tensor, negative: Tensor, *, k: int | None = None
 ) -> Weighed:
     """Mean of the k/2 largest of each sign."""
     half = (2 * len(losses) if k is None else k + 1) // 2
@@ -98,8 +109,8 @@ def kl(
     positive: Tensor,
     negative: Tensor,
     *,
-    gamma: float,
-    sample: int | None,
+    gamma: float = 0.1,
+    sample: int | None = None,
 ) -> Weighed:
     """Weights softmax(l / gamma) over all pairs with a loss."""
     value, weights = kl_weights(losses, (positive | negative) & (losses > 0), gamma)
@@ -119,8 +130,8 @@ def kl_of_groups(
     positive: Tensor,
     negative: Tensor,
     *,
-    gamma: float | tuple[float, float],
-    null_loss: float | None,
+    gamma: float | tuple[float, float] = (0.5, 0.02),
+    null_loss: float | None = None,
 ) -> Weighed:
     """Weights softmax(l / gamma) over the pairs with a loss of one anchor and one sign."""
     gammas = gamma if isinstance(gamma, (tuple, list)) else (gamma, gamma)
@@ -178,7 +189,7 @@ def ball_weights(losses: Tensor, mask: Tensor, radius: float) -> tuple[Tensor, T
 
 
 def variance(
-    losses: Tensor, derivative: Tensor, positive: Tensor, negative: Tensor, *, radius: float
+    losses: Tensor, derivative: Tensor, positive: Tensor, negative: Tensor, *, radius: float = 1.0
 ) -> Weighed:
     """Weights of the chi-square ball over all pairs with a loss."""
     mask = (positive | negative) & (losses > 0)
@@ -186,33 +197,177 @@ def variance(
     return value, weights.mul_(derivative)
 
 
-def robust_loss(
-    embeddings: Tensor,
-    labels: Tensor,
-    weigh: partial[Weighed],
-    *,
-    pair_loss: str,
-    margin: float,
-    threshold: float,
-    positive_scale: float,
-    negative_scale: float,
-    miner: Any,
-) -> Tensor:
-    """Compute a robust loss: pair losses of S, weighed by a function of this module."""
-    terms = choose(PAIR_LOSSES, pair_loss, "pair_loss")
+def _by_function(weights):
+    """Return a user's function of pair losses as one of this module."""
 
-    def term(similarities, positive, negative):
-        if miner is not None and weigh.func is not kl_of_groups:
+    def weigh(losses, derivative, positive, negative):
+        rows, columns = (positive | negative).triu(1).nonzero(as_tuple=True)
+        values = losses[rows, columns]
+        shares = weights(values)
+        if not isinstance(shares, Tensor) or shares.shape != values.shape:
+            got = tuple(shares.shape) if isinstance(shares, Tensor) else type(shares).__name__
+            raise TypeError(
+                f"weights must return one weight for each of the {len(values)} pair losses that "
+                f"it gets, got {got}"
+            )
+        shares = shares.detach().to(values.dtype)
+        return (shares * values).sum(), SparseWeights(
+            rows, columns, shares * derivative[rows, columns], ordered=False
+        )
+
+    return weigh
+
+
+WEIGHTS: dict[str, Callable[..., Weighed]] = {
+    "topk": top_k,
+    "topk-pn": top_k_of_each_sign,
+    "kl": kl,
+    "kl-g": kl_of_groups,
+    "max": largest,
+    "variance": variance,
+}
+PAIR_LOSSES: dict[str, tuple[Callable[..., tuple[Tensor, Tensor]], tuple[str, ...]]] = {
+    "margin": (margin_terms, ("margin", "threshold")),
+    "binomial": (binomial_terms, ("threshold", "positive_scale", "negative_scale")),
+}
+
+
+def _own_parameters(weights):
+    """Return the parameters of the function that finds the weights."""
+    parameters = inspect.signature(weights).parameters.values()
+    return [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+
+
+class DROLoss(SimilarityLoss):
+    r"""Take the worst weighted mean of pair losses that an uncertainty set allows.
+
+    :math:`\max_p \sum p_{ij} l_{ij}` over a set of weights p, which have a closed form.
+
+    Parameters
+    ----------
+    weights : str or callable, default="topk"
+        - "topk": the mean of the `k` largest losses of unordered pairs; None is twice the batch
+          size. Outliers weigh less than with "max", easy pairs less than in a mean.
+        - "topk-pn": the `k` / 2 largest of positive and of negative pairs.
+        - "kl": weights :math:`e^{l/\gamma}` over all pairs with a loss, whose value is
+          :math:`\gamma \log \frac{1}{n} \sum e^{l/\gamma}`. A small `gamma` (0.1) looks at the
+          largest losses alone, a large one at the mean. With `sample`, so many pairs are drawn from
+          these weights with torch's global generator.
+        - "kl-g": the same within the pairs of one anchor and one sign, mean over anchors; `gamma`
+          is one number or one for each sign, (0.5, 0.02). `null_loss` is the loss of one more
+          pair in every group, which has no gradient: a group with smaller losses weighs less. When
+          all pairs have a loss, gamma=1 is the lifted-structure loss up to a constant, and with a
+          null pair gamma=(1/a, 1/b) the multi-similarity loss of the scales a and b.
+        - "max": the largest loss. One outlier decides.
+        - "variance": weights with :math:`\frac{1}{2n} \sum (n p - 1)^2 \le \rho` over the n pairs
+          with a loss, :math:`\rho` = `radius` (1); some papers call n times this number rho. As
+          long as no weight is zero, the mean plus :math:`\sqrt{2 \rho}` standard deviations.
+        - A function from the losses of unordered pairs, a vector, to their weights.
+    pair_loss : {"margin", "binomial"} or callable, default="margin"
+        The loss of a pair; see `MarginLoss` and `BinomialLoss`. A function takes the similarities
+        and the mask of positive pairs, and returns a loss for each pair, not negative.
+    margin, threshold, positive_scale, negative_scale : float
+        Parameters of the pair loss.
+    miner : None, str or callable, default=None
+        Which pairs to look at. The weights are a miner already, so the default is all.
+    **params
+        Parameters of the weights, named above: `k`, `gamma`, `sample`, `null_loss`, `radius`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skdml.deep.losses import DROLoss
+    >>> embeddings = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.8, 0.6]])
+    >>> labels = torch.tensor([0, 0, 1])
+    >>> round(DROLoss("max")(embeddings, labels).item(), 4)
+    0.66
+    >>> round(DROLoss(lambda losses: torch.softmax(losses / 0.1, 0))(embeddings, labels).item(), 4)
+    0.6315
+    """
+
+    def __init__(
+        self,
+        weights: str | Callable[..., Any] = "topk",
+        pair_loss: str | Callable[..., Any] = "margin",
+        margin: float = 0.2,
+        threshold: float = 0.5,
+        positive_scale: float = 2.0,
+        negative_scale: float = 40.0,
+        miner: Any = None,
+        **params: Any,
+    ) -> None:
+        super().__init__(miner)
+        if not callable(weights):
+            check_choice(WEIGHTS, weights, "weights")
+        if not callable(pair_loss):
+            check_choice(PAIR_LOSSES, pair_loss, "pair_loss")
+        check_numbers(margin=margin, threshold=threshold)
+        check_numbers(above=0, positive_scale=positive_scale, negative_scale=negative_scale)
+        own = [] if callable(weights) else [p.name for p in _own_parameters(WEIGHTS[weights])]
+        _check_own(params, own, weights)
+        self.weights, self.pair_loss, self.params = weights, pair_loss, params
+        self.margin, self.threshold = margin, threshold
+        self.positive_scale, self.negative_scale = positive_scale, negative_scale
+
+    def term(
+        self, similarities: Tensor, positive: Tensor, negative: Tensor, labels: Tensor
+    ) -> Weighed:
+        if self.miner is not None and self.weights != "kl-g":
             # A miner may keep a pair from one of its ends only.
             positive, negative = positive | positive.T, negative | negative.T
-        losses, derivative = terms(
-            similarities,
-            positive,
-            margin=margin,
-            threshold=threshold,
-            positive_scale=positive_scale,
-            negative_scale=negative_scale,
-        )
-        return weigh(losses, derivative, positive, negative)
+        if callable(self.weights):
+            weigh = _by_function(self.weights)
+        else:
+            weigh = partial(WEIGHTS[self.weights], **self.params)
+        return weigh(*self._pair_losses(similarities, positive), positive, negative)
 
-    return similarity_loss(embeddings, labels, term, miner=miner)
+    def _pair_losses(self, similarities, positive):
+        """Return the loss of every entry of S, and its derivative by S."""
+        if not callable(self.pair_loss):
+            terms, names = PAIR_LOSSES[self.pair_loss]
+            return terms(similarities, positive, **{name: getattr(self, name) for name in names})
+        with torch.enable_grad():
+            similarities = similarities.detach().requires_grad_()
+            losses = self.pair_loss(similarities, positive)
+            if not isinstance(losses, Tensor) or losses.shape != similarities.shape:
+                got = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+                raise TypeError(
+                    "pair_loss must return a loss for each of the similarities, of shape "
+                    f"{tuple(similarities.shape)}, got {got}"
+                )
+            (derivative,) = torch.autograd.grad(losses.sum(), similarities)
+        return losses.detach(), derivative
+
+
+def _check_own(params, own, weights):
+    for name, value in params.items():
+        if name not in own:
+            takes = f"it has: {', '.join(own)}" if own else "it has none"
+            raise TypeError(f"weights={weights!r} have no parameter {name!r}; {takes}")
+        if name == "gamma" and weights == "kl-g" and isinstance(value, (tuple, list)):
+            if len(value) != 2:
+                raise ValueError(f"gamma must be one number or two, got {value!r}")
+            for number in value:
+                check_numbers(above=0, gamma=number)
+        elif name in ("gamma", "radius"):
+            check_numbers(above=0, **{name: value})
+        elif value is not None:
+            check_numbers(whole=name in ("k", "sample"), **{name: value})
+
+
+def _named(weights):
+    """Return a function that makes a `DROLoss` of given weights, with their parameters alone."""
+
+    def make(**params):
+        return DROLoss(weights, **params)
+
+    shared = list(inspect.signature(DROLoss).parameters.values())[1:-1]
+    parameters = [*_own_parameters(WEIGHTS[weights]), *shared]
+    make.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [p.replace(kind=p.KEYWORD_ONLY) for p in parameters]
+    )
+    return make
+
+
+for _name in WEIGHTS:
+    register_loss(f"dro-{_name}", _named(_name))

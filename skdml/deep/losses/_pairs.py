@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from ._core import LINEAR, choose, signed_softmax, similarity_loss, unit_distances
+from ._core import (
+    LINEAR,
+    SimilarityLoss,
+    check_choice,
+    check_numbers,
+    register_loss,
+    signed_softmax,
+    unit_distances,
+)
 
 
 def margin_terms(
-    similarities: Tensor,
-    positive: Tensor,
-    *,
-    margin: float,
-    threshold: float,
-    positive_scale: float = 0.0,
-    negative_scale: float = 0.0,
+    similarities: Tensor, positive: Tensor, *, margin: float, threshold: float
 ) -> tuple[Tensor, Tensor]:
     """Return the margin loss of every entry of S and its derivative by S; overwrites S.
 
-    What is not positive counts as negative. The scales, of the other pair loss, are not used.
+    What is not positive counts as negative.
     """
     one = similarities.new_ones(())
     sign = torch.where(positive, -one, one)
@@ -38,23 +39,16 @@ def binomial_terms(
     threshold: float,
     positive_scale: float,
     negative_scale: float,
-    margin: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """Return the binomial deviance of every entry of S and its derivative by S; overwrites S.
 
-    What is not positive counts as negative. The margin, of the other pair loss, is not used.
+    What is not positive counts as negative.
     """
     one = similarities.new_ones(())
     scale = torch.where(positive, -positive_scale * one, negative_scale * one)
     scores = similarities.sub_(threshold).mul_(scale)
     losses = softplus(scores, threshold=LINEAR).div_(scale.abs()).mul_(2)
     return losses, scores.sigmoid_().mul_(scale.sign_()).mul_(2)
-
-
-PAIR_LOSSES: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {
-    "margin": margin_terms,
-    "binomial": binomial_terms,
-}
 
 
 def _mean(losses, derivative, positive, negative):
@@ -64,9 +58,8 @@ def _mean(losses, derivative, positive, negative):
 
 
 def _mean_of_active(losses, derivative, positive, negative):
-    kept = (positive | negative) & (losses > 0)
-    count = kept.sum().clamp_min(1)
-    return (losses * kept).sum() / count, derivative.mul_(kept).div_(count)
+    active = losses > 0
+    return _mean(losses, derivative, positive & active, negative & active)
 
 
 def _balanced(losses, derivative, positive, negative):
@@ -80,15 +73,8 @@ def _balanced(losses, derivative, positive, negative):
 REDUCTIONS = {"mean": _mean, "active": _mean_of_active, "balanced": _balanced}
 
 
-def contrastive(
-    embeddings: Tensor,
-    labels: Tensor,
-    *,
-    positive_margin: float = 0.0,
-    negative_margin: float = 1.0,
-    reduction: str = "balanced",
-    miner: Any = None,
-) -> Tensor:
+@register_loss("contrastive")
+class ContrastiveLoss(SimilarityLoss):
     r"""Draw positive pairs together and push negative pairs apart, up to a margin.
 
     :math:`[d - m_+]_+` for positive and :math:`[m_- - d]_+` for negative pairs, with the
@@ -96,10 +82,6 @@ def contrastive(
 
     Parameters
     ----------
-    embeddings : Tensor of shape (batch, features)
-        Any length; they are scaled to unit vectors.
-    labels : Tensor of shape (batch,)
-        The classes, whole numbers.
     positive_margin, negative_margin : float
         Distances at which a positive, and a negative, pair has no loss any more.
     reduction : {"balanced", "mean", "active"}
@@ -108,50 +90,47 @@ def contrastive(
     miner : None, str or callable
         Which pairs to look at: a name of `miner_names`, or a miner of pytorch-metric-learning.
 
-    Returns
-    -------
-    loss : Tensor
-        A scalar.
-
     Examples
     --------
     >>> import torch
-    >>> from skdml.deep.losses import contrastive
+    >>> from skdml.deep.losses import ContrastiveLoss
     >>> embeddings = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.8, 0.6]])
-    >>> round(contrastive(embeddings, torch.tensor([0, 0, 1])).item(), 4)
+    >>> round(ContrastiveLoss()(embeddings, torch.tensor([0, 0, 1])).item(), 4)
     1.4368
     """
-    reduce = choose(REDUCTIONS, reduction, "reduction")
 
-    def term(similarities, positive, negative):
+    def __init__(
+        self,
+        positive_margin: float = 0.0,
+        negative_margin: float = 1.0,
+        reduction: str = "balanced",
+        miner: Any = None,
+    ) -> None:
+        super().__init__(miner)
+        check_numbers(positive_margin=positive_margin, negative_margin=negative_margin)
+        check_choice(REDUCTIONS, reduction, "reduction")
+        self.positive_margin, self.negative_margin = positive_margin, negative_margin
+        self.reduction = reduction
+
+    def term(
+        self, similarities: Tensor, positive: Tensor, negative: Tensor, labels: Tensor
+    ) -> tuple[Tensor, Tensor]:
         distances, slope = unit_distances(similarities)
-        losses = torch.where(positive, distances - positive_margin, negative_margin - distances)
-        losses.relu_()
+        losses = torch.where(
+            positive, distances - self.positive_margin, self.negative_margin - distances
+        ).relu_()
         derivative = torch.where(positive, slope, -slope).mul_(losses > 0)
-        return reduce(losses, derivative, positive, negative)
-
-    return similarity_loss(embeddings, labels, term, miner=miner)
+        return REDUCTIONS[self.reduction](losses, derivative, positive, negative)
 
 
-def margin(
-    embeddings: Tensor,
-    labels: Tensor,
-    *,
-    margin: float = 0.2,
-    threshold: float = 0.5,
-    reduction: str = "mean",
-    miner: Any = None,
-) -> Tensor:
+@register_loss("margin")
+class MarginLoss(SimilarityLoss):
     r"""Ask of each pair to be on its side of a threshold, by a margin.
 
     :math:`[m + y (\lambda - S)]_+` with y = 1 for positive and y = -1 for negative pairs.
 
     Parameters
     ----------
-    embeddings : Tensor of shape (batch, features)
-        Any length; they are scaled to unit vectors.
-    labels : Tensor of shape (batch,)
-        The classes, whole numbers.
     margin : float
         m.
     threshold : float
@@ -161,11 +140,6 @@ def margin(
     miner : None, str or callable
         Which pairs to look at: a name of `miner_names`, or a miner of pytorch-metric-learning.
 
-    Returns
-    -------
-    loss : Tensor
-        A scalar.
-
     Notes
     -----
     Papers print the labels as 0 and 1. With a 0 for y a negative pair would have the loss m
@@ -174,30 +148,33 @@ def margin(
     Examples
     --------
     >>> import torch
-    >>> from skdml.deep.losses import margin
+    >>> from skdml.deep.losses import MarginLoss
     >>> embeddings = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.8, 0.6]])
-    >>> round(margin(embeddings, torch.tensor([0, 0, 1])).item(), 4)
+    >>> round(MarginLoss()(embeddings, torch.tensor([0, 0, 1])).item(), 4)
     0.42
     """
-    reduce = choose(REDUCTIONS, reduction, "reduction")
 
-    def term(similarities, positive, negative):
-        terms = margin_terms(similarities, positive, margin=margin, threshold=threshold)
-        return reduce(*terms, positive, negative)
+    def __init__(
+        self,
+        margin: float = 0.2,
+        threshold: float = 0.5,
+        reduction: str = "mean",
+        miner: Any = None,
+    ) -> None:
+        super().__init__(miner)
+        check_numbers(margin=margin, threshold=threshold)
+        check_choice(REDUCTIONS, reduction, "reduction")
+        self.margin, self.threshold, self.reduction = margin, threshold, reduction
 
-    return similarity_loss(embeddings, labels, term, miner=miner)
+    def term(
+        self, similarities: Tensor, positive: Tensor, negative: Tensor, labels: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        terms = margin_terms(similarities, positive, margin=self.margin, threshold=self.threshold)
+        return REDUCTIONS[self.reduction](*terms, positive, negative)
 
 
-def binomial(
-    embeddings: Tensor,
-    labels: Tensor,
-    *,
-    positive_scale: float = 2.0,
-    negative_scale: float = 40.0,
-    threshold: float = 0.5,
-    reduction: str = "mean",
-    miner: Any = None,
-) -> Tensor:
+@register_loss("binomial")
+class BinomialLoss(SimilarityLoss):
     r"""Compute the binomial deviance of pairs: a smooth hinge, steeper for negatives.
 
     :math:`\frac{2}{\beta} \log(1 + e^{-\beta (S - \lambda)})` for positive and
@@ -205,10 +182,6 @@ def binomial(
 
     Parameters
     ----------
-    embeddings : Tensor of shape (batch, features)
-        Any length; they are scaled to unit vectors.
-    labels : Tensor of shape (batch,)
-        The classes, whole numbers.
     positive_scale, negative_scale : float
         :math:`\beta` and :math:`\alpha`.
     threshold : float
@@ -218,43 +191,45 @@ def binomial(
     miner : None, str or callable
         Which pairs to look at: a name of `miner_names`, or a miner of pytorch-metric-learning.
 
-    Returns
-    -------
-    loss : Tensor
-        A scalar.
-
     Examples
     --------
     >>> import torch
-    >>> from skdml.deep.losses import binomial
+    >>> from skdml.deep.losses import BinomialLoss
     >>> embeddings = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.8, 0.6]])
-    >>> round(binomial(embeddings, torch.tensor([0, 0, 1])).item(), 4)
+    >>> round(BinomialLoss()(embeddings, torch.tensor([0, 0, 1])).item(), 4)
     0.706
     """
-    reduce = choose(REDUCTIONS, reduction, "reduction")
 
-    def term(similarities, positive, negative):
+    def __init__(
+        self,
+        positive_scale: float = 2.0,
+        negative_scale: float = 40.0,
+        threshold: float = 0.5,
+        reduction: str = "mean",
+        miner: Any = None,
+    ) -> None:
+        super().__init__(miner)
+        check_numbers(above=0, positive_scale=positive_scale, negative_scale=negative_scale)
+        check_numbers(threshold=threshold)
+        check_choice(REDUCTIONS, reduction, "reduction")
+        self.positive_scale, self.negative_scale = positive_scale, negative_scale
+        self.threshold, self.reduction = threshold, reduction
+
+    def term(
+        self, similarities: Tensor, positive: Tensor, negative: Tensor, labels: Tensor
+    ) -> tuple[Tensor, Tensor]:
         terms = binomial_terms(
             similarities,
             positive,
-            threshold=threshold,
-            positive_scale=positive_scale,
-            negative_scale=negative_scale,
+            threshold=self.threshold,
+            positive_scale=self.positive_scale,
+            negative_scale=self.negative_scale,
         )
-        return reduce(*terms, positive, negative)
-
-    return similarity_loss(embeddings, labels, term, miner=miner)
+        return REDUCTIONS[self.reduction](*terms, positive, negative)
 
 
-def multi_similarity(
-    embeddings: Tensor,
-    labels: Tensor,
-    *,
-    positive_scale: float = 2.0,
-    negative_scale: float = 50.0,
-    threshold: float = 0.5,
-    miner: Any = None,
-) -> Tensor:
+@register_loss("multi-similarity")
+class MultiSimilarityLoss(SimilarityLoss):
     r"""Weigh each pair by its similarity and by those of the other pairs of its anchor.
 
     .. math:: \frac{1}{B} \sum_i \frac{1}{\alpha} \log(1 + \sum_{P_i} e^{-\alpha (S_{ik} -
@@ -263,10 +238,6 @@ def multi_similarity(
 
     Parameters
     ----------
-    embeddings : Tensor of shape (batch, features)
-        Any length; they are scaled to unit vectors.
-    labels : Tensor of shape (batch,)
-        The classes, whole numbers.
     positive_scale, negative_scale : float
         :math:`\alpha` and :math:`\beta`.
     threshold : float
@@ -275,35 +246,44 @@ def multi_similarity(
         Which pairs to look at: a name of `miner_names`, or a miner of pytorch-metric-learning. The
         paper's is "multi-similarity".
 
-    Returns
-    -------
-    loss : Tensor
-        A scalar.
-
     Examples
     --------
     >>> import torch
-    >>> from skdml.deep.losses import multi_similarity
+    >>> from skdml.deep.losses import MultiSimilarityLoss
     >>> embeddings = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.8, 0.6]])
-    >>> round(multi_similarity(embeddings, torch.tensor([0, 0, 1])).item(), 4)
+    >>> round(MultiSimilarityLoss()(embeddings, torch.tensor([0, 0, 1])).item(), 4)
     0.606
     """
 
-    def term(similarities, positive, negative):
+    def __init__(
+        self,
+        positive_scale: float = 2.0,
+        negative_scale: float = 50.0,
+        threshold: float = 0.5,
+        miner: Any = None,
+    ) -> None:
+        super().__init__(miner)
+        check_numbers(above=0, positive_scale=positive_scale, negative_scale=negative_scale)
+        check_numbers(threshold=threshold)
+        self.positive_scale, self.negative_scale = positive_scale, negative_scale
+        self.threshold = threshold
+
+    def term(
+        self, similarities: Tensor, positive: Tensor, negative: Tensor, labels: Tensor
+    ) -> tuple[Tensor, Tensor]:
         one = similarities.new_ones(())
-        scales = torch.where(positive, -positive_scale * one, negative_scale * one)
-        scores = similarities.sub_(threshold).mul_(scales)
+        scales = torch.where(positive, -self.positive_scale * one, self.negative_scale * one)
+        scores = similarities.sub_(self.threshold).mul_(scales)
         near, far, weights = signed_softmax(scores, positive, negative)
-        value = softplus(near, threshold=LINEAR).mean() / positive_scale
-        value = value + softplus(far, threshold=LINEAR).mean() / negative_scale
+        value = softplus(near, threshold=LINEAR).mean() / self.positive_scale
+        value = value + softplus(far, threshold=LINEAR).mean() / self.negative_scale
         # The derivative of log(1 + e^total) / scale, with the sign of the scale.
         weights.mul_(torch.where(positive, -near.sigmoid_(), far.sigmoid_())).div_(len(scores))
         return value, weights
 
-    return similarity_loss(embeddings, labels, term, miner=miner)
 
-
-def histogram(embeddings: Tensor, labels: Tensor, *, bins: int = 100, miner: Any = None) -> Tensor:
+@register_loss("histogram")
+class HistogramLoss(SimilarityLoss):
     r"""Estimate how probable it is that a negative pair is more similar than a positive pair.
 
     .. math:: \sum_r h^-_r \sum_{q \le r} h^+_q
@@ -313,30 +293,29 @@ def histogram(embeddings: Tensor, labels: Tensor, *, bins: int = 100, miner: Any
 
     Parameters
     ----------
-    embeddings : Tensor of shape (batch, features)
-        Any length; they are scaled to unit vectors.
-    labels : Tensor of shape (batch,)
-        The classes, whole numbers.
     bins : int
         Parts of equal width, from -1 to 1.
     miner : None, str or callable
         Which pairs to look at: a name of `miner_names`, or a miner of pytorch-metric-learning.
 
-    Returns
-    -------
-    loss : Tensor
-        A scalar.
-
     Examples
     --------
     >>> import torch
-    >>> from skdml.deep.losses import histogram
+    >>> from skdml.deep.losses import HistogramLoss
     >>> embeddings = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.8, 0.6]])
-    >>> round(histogram(embeddings, torch.tensor([0, 0, 1])).item(), 4)
+    >>> round(HistogramLoss()(embeddings, torch.tensor([0, 0, 1])).item(), 4)
     1.0
     """
 
-    def term(similarities, positive, negative):
+    def __init__(self, bins: int = 100, miner: Any = None) -> None:
+        super().__init__(miner)
+        check_numbers(whole=True, bins=bins)
+        self.bins = bins
+
+    def term(
+        self, similarities: Tensor, positive: Tensor, negative: Tensor, labels: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        bins = self.bins
         places = (similarities + 1).mul_(bins / 2)
         left = places.floor().clamp_(0, bins - 1)
         shares, left = places.sub_(left).clamp_(0, 1), left.long()
@@ -350,8 +329,6 @@ def histogram(embeddings: Tensor, labels: Tensor, *, bins: int = 100, miner: Any
         pull = far.take(left).mul_(positive).div_(counts[0])
         push = near.take(left + 1).mul_(negative).div_(counts[1])
         return value, push.sub_(pull).mul_(bins / 2)
-
-    return similarity_loss(embeddings, labels, term, miner=miner)
 
 
 def _node_weights(shares, left, mask, bins):

@@ -12,13 +12,18 @@ from torch.nn.functional import softplus
 
 from ._core import (
     LINEAR,
+    SimilarityLoss,
     SparseWeights,
+    Weights,
     check_batch,
-    choose,
-    similarity_loss,
+    check_choice,
+    check_numbers,
+    register_loss,
     unit_distances,
     zero_like,
 )
+
+TRIPLETS = ("semi-hard", "all", "hard")
 
 
 def class_partners(labels: Tensor) -> Iterator[Tensor]:
@@ -78,125 +83,120 @@ def _count_triplets(positive, negative):
     return (positive.sum(1, dtype=torch.float64) * negative.sum(1)).sum()
 
 
-def triplet(
-    embeddings: Tensor,
-    labels: Tensor,
-    *,
-    margin: float = 0.2,
-    mining: str = "semi-hard",
-    distance: str = "euclidean",
-    reduction: str = "active",
-    miner: Any = None,
-) -> Tensor:
+@register_loss("triplet")
+class TripletLoss(SimilarityLoss):
     r"""Ask of each anchor that its negatives are farther than its positives, by a margin.
 
     :math:`[d(a, p) - d(a, n) + m]_+` over triplets of an anchor, a positive and a negative.
 
     Parameters
     ----------
-    embeddings : Tensor of shape (batch, features)
-        Any length; they are scaled to unit vectors.
-    labels : Tensor of shape (batch,)
-        The classes, whole numbers.
     margin : float
         m.
-    mining : {"semi-hard", "all", "hard"}
+    triplets : {"semi-hard", "all", "hard"}
         "all" triplets; "semi-hard": all those whose negative is farther than the positive, by less
         than the margin; "hard": for each anchor its farthest positive and nearest negative.
     distance : {"euclidean", "cosine"}
         The Euclidean distance of unit vectors, or 1 - S, which is half its square.
     reduction : {"active", "mean"}
-        The mean over triplets with a loss, or over all triplets of the mining.
+        The mean over triplets with a loss, or over all mined triplets.
     miner : None, str or callable
-        As `mining`; a miner of pairs, such as "multi-similarity", leaves triplets of kept pairs.
-
-    Returns
-    -------
-    loss : Tensor
-        A scalar.
+        As `triplets`; a miner of pairs, such as "multi-similarity", leaves triplets of kept pairs.
 
     Examples
     --------
     >>> import torch
-    >>> from skdml.deep.losses import triplet
+    >>> from skdml.deep.losses import TripletLoss
     >>> embeddings = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.8, 0.6]])
-    >>> round(triplet(embeddings, torch.tensor([0, 0, 1]), mining="all").item(), 4)
+    >>> round(TripletLoss(triplets="all")(embeddings, torch.tensor([0, 0, 1])).item(), 4)
     0.6368
     """
-    if isinstance(miner, str) and miner in ("all", "hard", "semi-hard"):
-        mining, miner = miner, None
-    choose({"semi-hard": 0, "all": 0, "hard": 0}, mining, "mining")
-    choose({"euclidean": 0, "cosine": 0}, distance, "distance")
-    choose({"active": 0, "mean": 0}, reduction, "reduction")
-    embeddings, labels = check_batch(embeddings, labels)
 
-    def term(similarities, positive, negative):
-        if distance == "euclidean":
+    def __init__(
+        self,
+        margin: float = 0.2,
+        triplets: str = "semi-hard",
+        distance: str = "euclidean",
+        reduction: str = "active",
+        miner: Any = None,
+    ) -> None:
+        if isinstance(miner, str) and miner in TRIPLETS:
+            triplets, miner = miner, None
+        super().__init__(miner)
+        check_numbers(margin=margin)
+        check_choice(TRIPLETS, triplets, "triplets")
+        check_choice(("euclidean", "cosine"), distance, "distance")
+        check_choice(("active", "mean"), reduction, "reduction")
+        self.margin, self.triplets = margin, triplets
+        self.distance, self.reduction = distance, reduction
+
+    def term(
+        self, similarities: Tensor, positive: Tensor, negative: Tensor, labels: Tensor
+    ) -> tuple[Tensor, Weights]:
+        if self.distance == "euclidean":
             distances, slope = unit_distances(similarities)
         else:
             distances, slope = 1 - similarities, -torch.ones_like(similarities)
-        weights: Tensor | SparseWeights
-        if mining == "hard":
+        weights: Weights
+        if self.triplets == "hard":
             total, weights, count, usable = _hardest_triplets(
-                distances, slope, positive, negative, margin
+                distances, slope, positive, negative, self.margin
             )
         else:
+            semi_hard = self.triplets == "semi-hard"
             total, weights, count = _triplet_windows(
-                distances, slope, positive, negative, labels, margin, mining == "semi-hard"
+                distances, slope, positive, negative, labels, self.margin, semi_hard
             )
             # Semi-hard triplets are those with a loss; the others were not mined.
-            usable = count if mining == "semi-hard" else _count_triplets(positive, negative)
-        divisor = (count if reduction == "active" else usable).clamp_min(1).to(similarities.dtype)
+            usable = count if semi_hard else _count_triplets(positive, negative)
+        divisor = count if self.reduction == "active" else usable
+        divisor = divisor.clamp_min(1).to(similarities.dtype)
         if isinstance(weights, SparseWeights):
             weights = weights._replace(values=weights.values / divisor)
         else:
             weights.div_(divisor)
         return total.to(similarities.dtype) / divisor, weights
 
-    return similarity_loss(embeddings, labels, term, miner=miner)
 
-
-def thesis(
-    embeddings: Tensor, labels: Tensor, *, anchors: str = "random", norm_weight: float = 1e-3
-) -> Tensor:
+@register_loss("class-anchor")
+class ClassAnchorLoss(SimilarityLoss):
     r"""Compare the hardest positive and the hardest negative of one anchor per class.
 
     .. math:: \frac{1}{|C|} \sum_{a \in C} \log(1 + e^{f_a' f_n - f_a' f_p}) +
               \frac{\lambda}{B} \sum_i \|x_i\|^2
 
     with unit vectors f of the embeddings x; p and n are the farthest positive and the nearest
-    negative of a in the batch.
+    negative of a in the batch. The loss of the thesis on distributed distance learning.
 
     Parameters
     ----------
-    embeddings : Tensor of shape (batch, features)
-        Any length. The second term is of them as they are: of unit vectors it would be constant.
-    labels : Tensor of shape (batch,)
-        The classes, whole numbers.
     anchors : {"random", "all"}
         One anchor for each class, drawn with torch's global generator; or every row.
     norm_weight : float
-        :math:`\lambda`.
-
-    Returns
-    -------
-    loss : Tensor
-        A scalar.
+        :math:`\lambda`. This term is of the embeddings as they are: of unit vectors it would be
+        constant.
 
     Examples
     --------
     >>> import torch
-    >>> from skdml.deep.losses import thesis
+    >>> from skdml.deep.losses import ClassAnchorLoss
     >>> embeddings = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.8, 0.6]])
-    >>> round(thesis(embeddings, torch.tensor([0, 0, 1]), anchors="all").item(), 4)
+    >>> round(ClassAnchorLoss(anchors="all")(embeddings, torch.tensor([0, 0, 1])).item(), 4)
     0.8447
     """
-    choose({"random": 0, "all": 0}, anchors, "anchors")
 
-    def term(similarities, positive, negative):
+    def __init__(self, anchors: str = "random", norm_weight: float = 1e-3) -> None:
+        super().__init__()
+        check_choice(("random", "all"), anchors, "anchors")
+        check_numbers(least=0, norm_weight=norm_weight)
+        self.anchors, self.norm_weight = anchors, norm_weight
+
+    def term(
+        self, similarities: Tensor, positive: Tensor, negative: Tensor, labels: Tensor
+    ) -> tuple[Tensor, Weights]:
         rows = torch.arange(len(similarities), device=similarities.device)
         rows = rows[positive.any(1) & negative.any(1)]
-        if anchors == "random":
+        if self.anchors == "random":
             # The first of each class in a random order.
             rows = rows[torch.randperm(len(rows), device=rows.device)]
             _, codes = labels[rows].unique(return_inverse=True)
@@ -205,8 +205,7 @@ def thesis(
             ends[1:] = codes[order][1:] != codes[order][:-1]
             rows = rows[order[ends]]
         if len(rows) == 0:
-            none = SparseWeights(rows, rows, similarities.new_zeros(0))
-            return zero_like(similarities), none
+            return zero_like(similarities), SparseWeights(rows, rows, similarities.new_zeros(0))
         chosen = similarities[rows]
         low, positives = chosen.masked_fill(~positive[rows], math.inf).min(1)
         high, negatives = chosen.masked_fill(~negative[rows], -math.inf).max(1)
@@ -218,6 +217,8 @@ def thesis(
         )
         return softplus(high - low, threshold=LINEAR).mean(), weights
 
-    embeddings, labels = check_batch(embeddings, labels)
-    loss = similarity_loss(embeddings, labels, term)
-    return loss + norm_weight * embeddings.square().sum() / max(len(embeddings), 1)
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of a batch, with the penalty on the length of its embeddings."""
+        embeddings, labels = check_batch(embeddings, labels)
+        loss = super().forward(embeddings, labels)
+        return loss + self.norm_weight * embeddings.square().sum() / max(len(embeddings), 1)

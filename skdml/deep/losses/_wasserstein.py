@@ -17,12 +17,15 @@ from ...transport._sinkhorn import (
     entropic_values,
     exact_values,
 )
-from ._core import check_batch, gram, pair_masks, unit_rows
+from ._core import Loss, check_batch, check_numbers, gram, pair_masks, register_loss, unit_rows
 
 # Columns of a point where the user names no cloud.
 _POINT_DIM = 4
 # The plans of a training step are not exact: the next step has other ones. Iterations over `reg`.
 _TOL, _ITERATIONS = 1e-3, 10
+
+# Losses over clouds, by name.
+TRANSPORT = ("wcontrastive", "wtriplet")
 
 Cloud = tuple[int, int]
 
@@ -98,16 +101,41 @@ def pair_divergences(
     return (values - (own[: len(low)] + own[len(low) :]) / 2)[place]
 
 
-def wcontrastive(
-    embeddings: Tensor,
-    labels: Tensor,
-    *,
-    cloud: Cloud | None = None,
-    margin: float = 0.5,
-    p: int = 2,
-    reg: float = 0.05,
-    solver: str = "sinkhorn",
-) -> Tensor:
+class TransportLoss(Loss):
+    """Base of losses over the divergences of clouds.
+
+    Parameters
+    ----------
+    margin : float
+        On divergences, of which those of unit vectors are at most 4 with p = 2.
+    cloud : (int, int) or None
+        Points, and columns of each; their product is the number of features. None: 4 columns.
+    p, reg, solver :
+        The transport; see `skdml.transport.sinkhorn_divergence`.
+    """
+
+    def __init__(self, margin: float, cloud: Any, p: int, reg: float, solver: str) -> None:
+        super().__init__()
+        check_numbers(margin=margin)
+        check_transport(p, reg, solver)
+        if cloud is not None:
+            choose_cloud(cloud, math.prod(cloud) if isinstance(cloud, (tuple, list)) else 0)
+        self.cloud, self.margin, self.p, self.reg, self.solver = cloud, margin, p, reg, solver
+
+    def prepare(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+        """Return clouds, their similarities as unit vectors, and masks of both kinds of pairs."""
+        embeddings, labels = check_batch(embeddings, labels)
+        clouds = make_clouds(embeddings, choose_cloud(self.cloud, embeddings.shape[1]))
+        similarities = gram(clouds.detach().flatten(1)) / clouds.shape[1]
+        return clouds, similarities, *pair_masks(labels.to(clouds.device))
+
+    def divergences(self, clouds: Tensor, first: Tensor, second: Tensor) -> Tensor:
+        """Return the divergences of pairs of clouds."""
+        return pair_divergences(clouds, first, second, p=self.p, reg=self.reg, solver=self.solver)
+
+
+@register_loss("wcontrastive")
+class WassersteinContrastiveLoss(TransportLoss):
     r"""Draw clouds of the same class together and push others beyond a margin, by transport.
 
     The mean of :math:`d_w` over positive pairs and of :math:`[m - d_w]_+` over negative ones,
@@ -116,10 +144,6 @@ def wcontrastive(
 
     Parameters
     ----------
-    embeddings : Tensor of shape (batch, features)
-        Any length; unit vectors of them are cut into points.
-    labels : Tensor of shape (batch,)
-        The classes, whole numbers.
     cloud : (int, int) or None
         Points, and columns of each; their product is the number of features. None: 4 columns.
     margin : float
@@ -127,51 +151,48 @@ def wcontrastive(
     p, reg, solver :
         The transport; see `skdml.transport.sinkhorn_divergence`.
 
-    Returns
-    -------
-    loss : Tensor
-        A scalar.
-
     Examples
     --------
     >>> import torch
-    >>> from skdml.deep.losses import wcontrastive
-    >>> wcontrastive(torch.eye(4), torch.tensor([0, 0, 1, 1]), cloud=(2, 2)).shape
+    >>> from skdml.deep.losses import WassersteinContrastiveLoss
+    >>> loss = WassersteinContrastiveLoss(cloud=(2, 2))
+    >>> loss(torch.eye(4), torch.tensor([0, 0, 1, 1])).shape
     torch.Size([])
     """
-    check_transport(p, reg, solver)
-    clouds, similarities, positive, negative = _prepare(embeddings, labels, cloud)
-    if not positive.any():
-        return 0 * embeddings.sum()  # with a gradient, of zeros
-    counts = positive.sum(1, keepdim=True)
-    most = min(int(counts.max()), len(labels))
-    nearest = similarities.masked_fill(~negative, -math.inf).topk(most, dim=1)
-    wanted = (torch.arange(most, device=labels.device) < counts) & (nearest.values > -math.inf)
-    anchors, ranks = wanted.nonzero(as_tuple=True)
-    first, second = positive.triu().nonzero(as_tuple=True)
-    n_positive = len(first)
-    distances = pair_divergences(
-        clouds,
-        torch.cat([first, anchors]),
-        torch.cat([second, nearest.indices[anchors, ranks]]),
-        p=p,
-        reg=reg,
-        solver=solver,
-    )
-    pulled, pushed = distances[:n_positive], (margin - distances[n_positive:]).relu()
-    return torch.cat([pulled, pushed]).mean()
+
+    def __init__(
+        self,
+        cloud: Cloud | None = None,
+        margin: float = 0.5,
+        p: int = 2,
+        reg: float = 0.05,
+        solver: str = "sinkhorn",
+    ) -> None:
+        super().__init__(margin, cloud, p, reg, solver)
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of a batch."""
+        clouds, similarities, positive, negative = self.prepare(embeddings, labels)
+        if not positive.any():
+            return 0 * embeddings.sum()  # with a gradient, of zeros
+        counts = positive.sum(1, keepdim=True)
+        most = min(int(counts.max()), len(labels))
+        nearest = similarities.masked_fill(~negative, -math.inf).topk(most, dim=1)
+        wanted = (torch.arange(most, device=labels.device) < counts) & (nearest.values > -math.inf)
+        anchors, ranks = wanted.nonzero(as_tuple=True)
+        first, second = positive.triu().nonzero(as_tuple=True)
+        distances = self.divergences(
+            clouds,
+            torch.cat([first, anchors]),
+            torch.cat([second, nearest.indices[anchors, ranks]]),
+        )
+        n_positive = len(first)
+        pulled, pushed = distances[:n_positive], (self.margin - distances[n_positive:]).relu()
+        return torch.cat([pulled, pushed]).mean()
 
 
-def wtriplet(
-    embeddings: Tensor,
-    labels: Tensor,
-    *,
-    cloud: Cloud | None = None,
-    margin: float = 0.2,
-    p: int = 2,
-    reg: float = 0.05,
-    solver: str = "sinkhorn",
-) -> Tensor:
+@register_loss("wtriplet")
+class WassersteinTripletLoss(TransportLoss):
     r"""Ask of each anchor that its negatives cost more transport than its positives.
 
     The mean of :math:`[d_w(a, p) - d_w(a, n) + m]_+` with the Sinkhorn divergence :math:`d_w`,
@@ -180,10 +201,6 @@ def wtriplet(
 
     Parameters
     ----------
-    embeddings : Tensor of shape (batch, features)
-        Any length; unit vectors of them are cut into points.
-    labels : Tensor of shape (batch,)
-        The classes, whole numbers.
     cloud : (int, int) or None
         Points, and columns of each; their product is the number of features. None: 4 columns.
     margin : float
@@ -191,45 +208,40 @@ def wtriplet(
     p, reg, solver :
         The transport; see `skdml.transport.sinkhorn_divergence`.
 
-    Returns
-    -------
-    loss : Tensor
-        A scalar.
-
     Examples
     --------
     >>> import torch
-    >>> from skdml.deep.losses import wtriplet
-    >>> wtriplet(torch.eye(4), torch.tensor([0, 0, 1, 1]), cloud=(2, 2)).shape
+    >>> from skdml.deep.losses import WassersteinTripletLoss
+    >>> loss = WassersteinTripletLoss(cloud=(2, 2))
+    >>> loss(torch.eye(4), torch.tensor([0, 0, 1, 1])).shape
     torch.Size([])
     """
-    check_transport(p, reg, solver)
-    clouds, similarities, positive, negative = _prepare(embeddings, labels, cloud)
-    anchors, positives = positive.nonzero(as_tuple=True)
-    known = negative[anchors].any(1)
-    anchors, positives = anchors[known], positives[known]
-    if not len(anchors):
-        return 0 * embeddings.sum()  # with a gradient, of zeros
-    others = similarities[anchors].masked_fill_(~negative[anchors], -math.inf)
-    to_positive = similarities[anchors, positives][:, None]
-    beyond = others.masked_fill(others >= to_positive, -math.inf)
-    best, negatives = beyond.max(1)
-    negatives = torch.where(best > -math.inf, negatives, others.argmax(1))
-    distances = pair_divergences(
-        clouds,
-        torch.cat([anchors, anchors]),
-        torch.cat([positives, negatives]),
-        p=p,
-        reg=reg,
-        solver=solver,
-    )
-    near, far = distances.chunk(2)
-    return (near - far + margin).relu().mean()
 
+    def __init__(
+        self,
+        cloud: Cloud | None = None,
+        margin: float = 0.2,
+        p: int = 2,
+        reg: float = 0.05,
+        solver: str = "sinkhorn",
+    ) -> None:
+        super().__init__(margin, cloud, p, reg, solver)
 
-def _prepare(embeddings, labels, cloud):
-    """Return clouds, their similarities as unit vectors, and masks of both kinds of pairs."""
-    embeddings, labels = check_batch(embeddings, labels)
-    clouds = make_clouds(embeddings, choose_cloud(cloud, embeddings.shape[1]))
-    similarities = gram(clouds.detach().flatten(1)) / clouds.shape[1]
-    return clouds, similarities, *pair_masks(labels.to(clouds.device))
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of a batch."""
+        clouds, similarities, positive, negative = self.prepare(embeddings, labels)
+        anchors, positives = positive.nonzero(as_tuple=True)
+        known = negative[anchors].any(1)
+        anchors, positives = anchors[known], positives[known]
+        if not len(anchors):
+            return 0 * embeddings.sum()  # with a gradient, of zeros
+        others = similarities[anchors].masked_fill_(~negative[anchors], -math.inf)
+        to_positive = similarities[anchors, positives][:, None]
+        beyond = others.masked_fill(others >= to_positive, -math.inf)
+        best, negatives = beyond.max(1)
+        negatives = torch.where(best > -math.inf, negatives, others.argmax(1))
+        distances = self.divergences(
+            clouds, torch.cat([anchors, anchors]), torch.cat([positives, negatives])
+        )
+        near, far = distances.chunk(2)
+        return (near - far + self.margin).relu().mean()

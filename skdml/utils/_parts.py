@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from ..utils._bases import BaseEstimator
-from ..utils._fit import copy_part
+from ._bases import BaseEstimator
+from ._fit import copy_part
+
+
+def params_of(params: dict[str, Any], part: str) -> dict[str, Any]:
+    """Return the parameters of a part, such as "module", as copies and without its name."""
+    prefix = f"{part}__"
+    return {
+        name.removeprefix(prefix): copy_part(name, value)
+        for name, value in params.items()
+        if name.startswith(prefix)
+    }
 
 
 class PartParamsMixin(BaseEstimator):
     """For estimators that take the parameters of their parts as ``part__name``."""
 
-    _part_prefixes: tuple[str, ...] = ("module__", "optimizer__", "loss__", "callbacks__")
+    _parts: tuple[str, ...] = ("module", "optimizer", "loss", "callbacks")
 
     def _part_params(self) -> dict[str, Any]:
         """Return what was given beyond the named parameters."""
@@ -23,11 +33,12 @@ class PartParamsMixin(BaseEstimator):
         }
 
     def _check_part_params(self):
+        prefixes = tuple(f"{part}__" for part in self._parts)
         for name in self._part_params():
-            if not name.startswith(self._part_prefixes):
+            if not name.startswith(prefixes):
                 raise TypeError(
                     f"{type(self).__name__} has no parameter {name!r}. Parameters of its parts "
-                    f"begin with {', '.join(self._part_prefixes)}."
+                    f"begin with {', '.join(prefixes)}."
                 )
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -58,15 +69,11 @@ class PartParamsMixin(BaseEstimator):
         self : estimator
             Itself.
         """
-        parts = {name: params.pop(name) for name in list(params) if "__" in name}
+        parts = {
+            name: params.pop(name)
+            for name in list(params)
+            if name.partition("__")[0] in self._parts and "__" in name
+        }
         super().set_params(**params)
         self.__dict__.update(parts)
         return self
-
-    def _params_of(self, prefix):
-        """Return the parameters of a part, as copies."""
-        return {
-            name[len(prefix) :]: copy_part(name, value)
-            for name, value in vars(self).items()
-            if name.startswith(prefix)
-        }

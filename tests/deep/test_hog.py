@@ -5,8 +5,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from skdml.deep._gradients import N_ORIENTATIONS, OrientedGradients, oriented_gradients  # noqa: E402
-from skdml.deep._modules import ConvNet  # noqa: E402
+from skdml.deep._hog import N_ORIENTATIONS, OrientedGradients, oriented_gradients  # noqa: E402
+from skdml.deep.modules import ConvNet  # noqa: E402
 
 
 def slow_gradients(image, cell):

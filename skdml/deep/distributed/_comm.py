@@ -1,10 +1,11 @@
-"""The processes that train together: their groups, their batches and the time spent waiting."""
+"""Communication between ranks: groups, bytes and waiting, and the loss of the gathered batch."""
 
 from __future__ import annotations
 
 import contextlib
 import mmap
 import os
+import socket
 import struct
 import time
 from collections.abc import Iterator
@@ -13,17 +14,17 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
-from ._traffic import bytes_sent, open_sockets
+from ...utils._torch import seeded_torch
+from ..losses._core import anchors_within
 
 # What is sent, each over connections of its own, so that it can be counted.
 CHANNELS = ("head", "backbone", "mining")
-
-
-def world_size() -> int:
-    """Return how many processes the environment says there are, as torchrun sets it."""
-    return int(os.environ.get("WORLD_SIZE") or 1)
+# Processes may take long to import packages before they meet.
+START_SECONDS = 180.0
+# Where Linux has `tcpi_bytes_sent` in its `struct tcp_info`, followed by `tcpi_bytes_retrans`.
+_BYTES_SENT, _LENGTH = 200, 216
 
 
 def is_communication_error(error: BaseException) -> bool:
@@ -247,3 +248,129 @@ class Ranks:
             found[:, width:].contiguous().view(torch.int64)[:, 0],
             slice(start, start + counts[self.rank]),
         )
+
+
+@contextlib.contextmanager
+def process_group(timeout: float, heartbeat: Heartbeat | None = None) -> Iterator[Ranks]:
+    """Join the other ranks, as the environment says, and leave them at the end.
+
+    Parameters
+    ----------
+    timeout : float
+        Seconds after which waiting for another rank is an error.
+    heartbeat : Heartbeat, default=None
+        See `Ranks`.
+
+    Yields
+    ------
+    ranks : Ranks
+        The processes.
+    """
+    is_ours = not dist.is_initialized()
+    if is_ours:
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        patience = timedelta(seconds=max(timeout, START_SECONDS))
+        dist.init_process_group(backend, timeout=patience)
+    try:
+        ranks = Ranks(timeout, heartbeat)
+        yield ranks
+        ranks.barrier()
+        ranks.close()
+    finally:
+        if is_ours:
+            dist.destroy_process_group()
+
+
+def open_sockets() -> dict[int, int]:
+    """Return the sockets of this process, inode to descriptor; none where there is no /proc."""
+    found = {}
+    try:
+        descriptors = os.listdir("/proc/self/fd")
+    except OSError:
+        return {}
+    for name in descriptors:
+        try:
+            target = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:  # closed meanwhile, as the descriptor of the listing itself
+            continue
+        if target.startswith("socket:["):
+            found[int(target[8:-1])] = int(name)
+    return found
+
+
+def bytes_sent(inodes: set[int]) -> int | None:
+    """Return the bytes that some sockets have sent, without what TCP had to send again.
+
+    Parameters
+    ----------
+    inodes : set of int
+        Keys of `open_sockets`.
+
+    Returns
+    -------
+    n_bytes : int or None
+        None where the system does not count them.
+    """
+    now, total, is_known = open_sockets(), 0, False
+    for inode in inodes & set(now):
+        try:
+            with socket.socket(fileno=os.dup(now[inode])) as connection:
+                info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LENGTH)
+        except OSError:  # not a TCP socket
+            continue
+        if len(info) == _LENGTH:
+            sent, again = struct.unpack_from("=QQ", info, _BYTES_SENT)
+            total, is_known = total + sent - again, True
+    return total if is_known else None
+
+
+class _ScaleGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, rows, factor):
+        ctx.factor = factor
+        return rows.view_as(rows)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.factor, None
+
+
+class GatheredLoss(nn.Module):
+    """The loss of the gathered batch of all ranks, or of the local batch.
+
+    Every rank computes the loss of the gathered batch, with the rows of the others as constants.
+    The gradient by its own rows is then exact, although nothing is sent back: what the others'
+    loss terms say of these rows is in the gathered batch on this rank, too. The gradient by the
+    weights is the sum over ranks. As gradients are averaged over ranks later, they are scaled by
+    the number of ranks here.
+
+    Parameters
+    ----------
+    loss : callable
+        Of embeddings and labels.
+    ranks : Ranks
+        The processes.
+    options : Distributed
+        Its `gather` and `remote_grad`. Without `remote_grad`, losses over pairs count the own
+        anchors only; the others know no anchors and are not changed.
+    seed : int
+        Seeds what a loss draws at random, the same on all ranks.
+    """
+
+    def __init__(self, loss: Any, ranks: Ranks, options: Any, seed: int) -> None:
+        super().__init__()
+        self.loss = loss
+        self._ranks, self._options, self._seed = ranks, options, seed
+        self.step = 0
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Compute the loss."""
+        self.step += 1
+        if not self._options.gather:
+            return self.loss(embeddings, labels)
+        rows, labels, own = self._ranks.gather(embeddings, labels)
+        scaled = _ScaleGradient.apply(embeddings, self._ranks.size)
+        rows = torch.cat([rows[: own.start], scaled, rows[own.stop :]])
+        anchors = None if self._options.remote_grad else own
+        with seeded_torch(self._seed + self.step), anchors_within(anchors):
+            return self.loss(rows, labels)

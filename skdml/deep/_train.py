@@ -1,7 +1,8 @@
-"""The skorch net inside DeepMetricEmbedder: batches by class, a metric loss, and safe stops."""
+"""The training loop of DeepMetricEmbedder: a skorch net, its epochs, and safe stops."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
 from skorch import NeuralNet
 from skorch.callbacks import Callback
 from skorch.dataset import unpack_data
@@ -17,8 +19,8 @@ from torch.nn import functional
 
 from ..metrics import recall_at_k
 from ..utils._torch import has_finite_weights
-from ._modules import check_embeddings
-from ._samples import Rows
+from ._data import Rows
+from .modules import check_embeddings
 
 # Rows of a forward pass without gradients, padded to whole multiples of a few.
 _CHUNK = 512
@@ -176,3 +178,54 @@ def embed(module: Any, X: torch.Tensor | Rows, device: str = "cpu") -> NDArray:
             output = check_embeddings(output, n_rows + len(padding), module)
             parts.append(functional.normalize(output[:n_rows], dim=1).cpu().numpy())
     return np.concatenate(parts)
+
+
+def train(training: Any) -> MetricNet:
+    """Train a net, and return it without the training data.
+
+    Parameters
+    ----------
+    training : Training
+        What `build_training` returned.
+
+    Returns
+    -------
+    net : MetricNet
+        Trained; where the loss or the weights were not finite, with the last good weights.
+    """
+    net, watch = training.net, training.watch
+    try:
+        net.fit(training.rows, training.labels)
+        if not has_finite_weights(net.module_):  # by the last step, which no loss sees
+            raise NotFinite(len(net.history), len(net.history[-1]["batches"]), "the weights were")
+    except Interrupted:
+        raise KeyboardInterrupt from None
+    except NotFinite as error:
+        if watch.good_weights_ is None:
+            raise ValueError(
+                f"{error}, before one epoch was done: is X scaled? Try a smaller lr than {net.lr}."
+            ) from None
+        net.module_.load_state_dict(watch.good_weights_)
+        warnings.warn(
+            f"{error}; training stopped, and the weights of epoch {error.epoch - 1} are kept. Try "
+            f"a smaller lr than {net.lr}.",
+            ConvergenceWarning,
+            stacklevel=4,
+        )
+    net.make_batches = None
+    watch.progress = watch.validation = watch.average = watch.make_metric = None
+    watch.attributes = watch.good_weights_ = None
+    return net
+
+
+def read_history(net: MetricNet) -> dict[str, list]:
+    """Return the figures of every epoch, with the seconds since the start of training."""
+    epochs = [epoch for epoch in net.history if "train_loss" in epoch]  # one may have broken off
+    names = [name for name in epochs[0] if all(name in epoch for epoch in epochs)]
+    skipped = ("batches", "epoch", "dur", "train_batch_count", "train_loss")
+    history = {"loss": [float(epoch["train_loss"]) for epoch in epochs]}
+    for name in names:
+        if name not in skipped and not name.endswith("_best"):
+            history[name] = [epoch[name] for epoch in epochs]
+    history["seconds"] = np.cumsum([epoch["dur"] for epoch in epochs]).tolist()
+    return history

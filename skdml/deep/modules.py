@@ -12,7 +12,7 @@ from torch import nn
 
 from ..utils._fit import copy_part
 from ..utils.validation import refuse_if_too_large
-from ._gradients import N_ORIENTATIONS, OrientedGradients
+from ._hog import N_ORIENTATIONS, OrientedGradients
 
 # The channels of the blocks of `ConvNet`.
 CHANNELS = (32, 64, 128)
@@ -20,11 +20,11 @@ CHANNELS = (32, 64, 128)
 _COLUMNS_PER_PLACE = 4
 
 
-def _make_head(width, embedding_dim):
+def _make_head(width, n_components):
     refuse_if_too_large(
-        (embedding_dim, width), "the last layer would have weights", "Give fewer dimensions."
+        (n_components, width), "the last layer would have weights", "Give fewer dimensions."
     )
-    return nn.Linear(width, embedding_dim)
+    return nn.Linear(width, n_components)
 
 
 class MLP(nn.Module):
@@ -34,7 +34,7 @@ class MLP(nn.Module):
     ----------
     n_features : int
         Columns of the input.
-    embedding_dim : int
+    n_components : int
         Columns of the output.
     hidden : sequence of int, default=(256, 256)
         Widths of the hidden layers; empty makes the map linear.
@@ -45,7 +45,7 @@ class MLP(nn.Module):
     def __init__(
         self,
         n_features: int,
-        embedding_dim: int,
+        n_components: int,
         hidden: Sequence[int] = (256, 256),
         dropout: float = 0.0,
     ) -> None:
@@ -58,7 +58,7 @@ class MLP(nn.Module):
                 layers.append(nn.Dropout(dropout))
             width = n_units
         self.backbone = nn.Sequential(*layers)
-        self.head = _make_head(width, embedding_dim)
+        self.head = _make_head(width, n_components)
 
     def forward(self, X: torch.Tensor) -> torch.Tensor:
         """Return the embeddings of rows."""
@@ -78,20 +78,20 @@ def map_shape(input_shape: tuple[int, ...], channels: Sequence[int]) -> tuple[in
 
 
 def map_cloud(
-    input_shape: tuple[int, ...], channels: Sequence[int], embedding_dim: int
+    input_shape: tuple[int, ...], channels: Sequence[int], n_components: int
 ) -> tuple[int, int]:
     """Return the points of that map, and the columns that the embedding has for each."""
     height, width = map_shape(input_shape, channels)
     n_points = height * width
-    if embedding_dim % n_points:
-        below = embedding_dim // n_points * n_points
+    if n_components % n_points:
+        below = n_components // n_points * n_points
         works = f"{below} or {below + n_points}" if below else str(n_points)
         raise ValueError(
-            f"embedding_dim={embedding_dim} is not divisible into the {n_points} points of the "
+            f"n_components={n_components} is not divisible into the {n_points} points of the "
             f"{height} x {width} feature map: use a multiple of {n_points}, such as {works}; or, "
-            f"for a head over the whole map, cloud=(n_points, point_dim)."
+            f"for a head over the whole map, loss__cloud=(n_points, point_dim)."
         )
-    return n_points, embedding_dim // n_points
+    return n_points, n_components // n_points
 
 
 class ConvNet(nn.Module):
@@ -105,12 +105,12 @@ class ConvNet(nn.Module):
     ----------
     input_shape : tuple (channels, height, width)
         The shape of an image.
-    embedding_dim : int
+    n_components : int
         Columns of the output.
     channels : sequence of int, default=(32, 64, 128)
         The channels of the blocks; each halves height and width.
     head : {"auto", "map", "points", "dense"}, default="auto"
-        "map" is a convolution of 1 x 1, whose output is cut to `embedding_dim` where that is not a
+        "map" is a convolution of 1 x 1, whose output is cut to `n_components` where that is not a
         multiple of the places; "points" is the same with one place after the other, row by row,
         for a multiple only; "dense" is linear in the whole map. "auto" is "map" with at least four
         columns for every place, and "dense" below.
@@ -122,7 +122,7 @@ class ConvNet(nn.Module):
     def __init__(
         self,
         input_shape: tuple[int, ...],
-        embedding_dim: int,
+        n_components: int,
         channels: Sequence[int] = CHANNELS,
         head: str = "auto",
         gradients: bool = False,
@@ -145,15 +145,15 @@ class ConvNet(nn.Module):
             depth = n_channels
         self.backbone = nn.Sequential(*blocks)
         if head == "auto":
-            head = "map" if embedding_dim >= _COLUMNS_PER_PLACE * n_places else "dense"
-        self.kind, self.embedding_dim = head, embedding_dim
+            head = "map" if n_components >= _COLUMNS_PER_PLACE * n_places else "dense"
+        self.kind, self.n_components = head, n_components
         self.head: nn.Module
         if head == "dense":
-            self.head = _make_head(depth * n_places, embedding_dim)
+            self.head = _make_head(depth * n_places, n_components)
         elif head == "map":
-            self.head = nn.Conv2d(depth, math.ceil(embedding_dim / n_places), 1)
+            self.head = nn.Conv2d(depth, math.ceil(n_components / n_places), 1)
         elif head == "points":
-            self.head = nn.Conv2d(depth, map_cloud(input_shape, channels, embedding_dim)[1], 1)
+            self.head = nn.Conv2d(depth, map_cloud(input_shape, channels, n_components)[1], 1)
         else:
             raise ValueError(
                 f"module__head must be 'auto', 'map', 'points' or 'dense', got {head!r}."
@@ -169,7 +169,7 @@ class ConvNet(nn.Module):
         output = self.head(features)
         if self.kind == "points":
             output = output.permute(0, 2, 3, 1)
-        return output.flatten(1)[:, : self.embedding_dim]
+        return output.flatten(1)[:, : self.n_components]
 
 
 NAMED = {"mlp": MLP, "convnet": ConvNet}
@@ -201,7 +201,7 @@ def find_module(module: Any) -> Any:
 
 
 def module_arguments(
-    module: Any, sample_shape: tuple[int, ...], embedding_dim: int, given: dict[str, Any]
+    module: Any, sample_shape: tuple[int, ...], n_components: int, given: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the arguments of the constructor of a module.
 
@@ -211,7 +211,7 @@ def module_arguments(
         A subclass of ``nn.Module``, or a network, which takes none.
     sample_shape : tuple of int
         The shape of one sample.
-    embedding_dim : int
+    n_components : int
         The number of columns that the user asked for.
     given : dict
         What the user gave as ``module__...``.
@@ -219,7 +219,7 @@ def module_arguments(
     Returns
     -------
     arguments : dict
-        What was given, and those of `n_features`, `input_shape` and `embedding_dim` that its
+        What was given, and those of `n_features`, `input_shape` and `n_components` that its
         signature has.
     """
     if isinstance(module, nn.Module):
@@ -232,7 +232,7 @@ def module_arguments(
     known = {
         "n_features": math.prod(sample_shape),
         "input_shape": tuple(sample_shape),
-        "embedding_dim": embedding_dim,
+        "n_components": n_components,
     }
     accepted = inspect.signature(module).parameters
     return {**{name: value for name, value in known.items() if name in accepted}, **given}
@@ -245,6 +245,6 @@ def check_embeddings(output: Any, n_samples: int, module: Any) -> torch.Tensor:
         found = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
         raise ValueError(
             f"module: {name} must return one embedding per sample, a tensor of shape "
-            f"({n_samples}, embedding_dim), got {found}."
+            f"({n_samples}, n_components), got {found}."
         )
     return output

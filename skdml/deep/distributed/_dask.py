@@ -16,12 +16,11 @@ from urllib.parse import urlsplit
 
 from numpy.typing import NDArray
 
-from .._cluster import PATIENCE, WorkerLost, find_workers, lost_workers, repeat_if_lost
-from ..utils._folders import PrivateFolder
-from ._host import Failure, Host, RankError
-from ._launch import write_job
-from ._pickle import cloudpickle
-from ._rank_net import Checkpoints, write_whole
+from ..._cluster import PATIENCE, WorkerLost, find_workers, lost_workers, repeat_if_lost
+from ...utils._folders import PrivateFolder
+from ...utils._pickle import cloudpickle
+from ._supervise import Failure, Host, RankError, write_job
+from ._worker import Checkpoints, write_whole
 
 # How long a task waits for an order to stop before it looks after its rank again.
 _WATCH_SECONDS = 0.2
@@ -33,7 +32,7 @@ class WrongWorker(RuntimeError):
     """The worker of a rank is gone, and its task came to another one."""
 
 
-class DaskCrew:
+class DaskRanks:
     """Ranks on the workers of a cluster.
 
     Parameters
@@ -218,12 +217,12 @@ def watch_rank(
     port: int | None,
     first_epoch: int,
 ) -> bytes:
-    """Run one rank as a child of this worker; the task of `DaskCrew`.
+    """Run one rank as a child of this worker; the task of `DaskRanks`.
 
     Parameters
     ----------
     job, samples, codes : bytes, array, array
-        As in `DaskCrew`.
+        As in `DaskRanks`.
     checkpoint : bytes or None
         The state to go on from.
     name : str

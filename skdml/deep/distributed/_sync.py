@@ -1,17 +1,17 @@
-"""How replicas of a network are kept together: all-reduce, or a ring for the backbone."""
+"""Sync modes: how the replicas of a network are kept together."""
 
 from __future__ import annotations
 
 import inspect
 import time
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ._ranks import Ranks
+from ._comm import Ranks
 
 # The option of DDP whether rank 0 sends its buffers in every step; torch 2.13 renamed it.
 _KEEP_BUFFERS: dict[str, Any] = (
@@ -19,6 +19,64 @@ _KEEP_BUFFERS: dict[str, Any] = (
     if "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
     else {"broadcast_buffers": False}
 )
+
+
+class Sync(Protocol):
+    """What a sync mode has; its constructor takes ``(module, criterion, ranks, options)``.
+
+    `module` is the network, `criterion` the loss, which may have parameters too, `ranks` the
+    processes (see `Ranks`) and `options` the `Distributed` of the fit. A step is `begin`,
+    `forward`, the backward pass, `finish`, then the optimiser.
+    """
+
+    def begin(self) -> None:
+        """Begin a step."""
+
+    def forward(self, X: Any) -> Any:
+        """Apply the network."""
+
+    def finish(self) -> None:
+        """End a step: gradients and weights are those that the optimiser starts from."""
+
+    def compared(self) -> list[Tensor]:
+        """Return the parameters whose distance between ranks is `consensus_`."""
+
+    def agree(self) -> None:
+        """Make all replicas the same model, after training."""
+
+    def close(self) -> None:
+        """Remove hooks and wrappers from the network."""
+
+
+SYNC_MODES: dict[str, Any] = {}
+
+
+def register_sync(name: str, mode: Any = None) -> Any:
+    """Make a sync mode known by a name, for ``Distributed(sync=name)``.
+
+    Parameters
+    ----------
+    name : str
+        A new name; one that exists is replaced.
+    mode : class, default=None
+        With the methods of `skdml.deep.distributed.Sync`. None makes this a decorator.
+
+    Returns
+    -------
+    mode : class
+        As it was given.
+
+    Examples
+    --------
+    >>> from skdml.deep.distributed import AllReduce, register_sync
+    >>> @register_sync("allreduce-again")
+    ... class Again(AllReduce):
+    ...     pass
+    """
+    if mode is None:
+        return lambda given: register_sync(name, given)
+    SYNC_MODES[name] = mode
+    return mode
 
 
 def flatten(tensors: list[Tensor]) -> Tensor:
@@ -103,13 +161,14 @@ class GradientMean:
         self._left, self._work = len(self._parameters), None
 
     def close(self) -> None:
-        """Leave the parameters alone."""
+        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
 
 
+@register_sync("allreduce")
 class AllReduce:
-    """Gradients of all parameters are averaged over the ranks in every step, by torch's DDP.
+    """Average the gradients of all parameters over the ranks in every step, by torch's DDP.
 
     Parameters
     ----------
@@ -117,9 +176,11 @@ class AllReduce:
         The network, and the loss, which may have parameters too.
     ranks : Ranks
         The processes.
+    options : Distributed
+        Not used.
     """
 
-    def __init__(self, module: nn.Module, criterion: nn.Module, ranks: Ranks) -> None:
+    def __init__(self, module: nn.Module, criterion: nn.Module, ranks: Ranks, options: Any) -> None:
         self._module, self._ranks = module, ranks
         # Unused parameters are looked for because DDP then keeps its buckets as they are from the
         # first step on: otherwise a run that starts again adds up in another order.
@@ -163,15 +224,16 @@ class AllReduce:
         average(averaged_buffers(self._module), self._ranks)
 
     def close(self) -> None:
-        """Let go of the network."""
+        """Remove the DDP wrapper and the hooks."""
         for hook in self._hooks:
             hook.remove()
         self._rest.close()
         del self._replica
 
 
+@register_sync("hybrid")
 class Hybrid:
-    """The head by all-reduce, the backbone by a ring.
+    """All-reduce for the head, a ring for the backbone.
 
     In every step the gradients of the head are averaged over all ranks, so that it is the same
     everywhere. A rank's backbone, or the gradient of it, is mixed with that of its left neighbour
@@ -183,16 +245,13 @@ class Hybrid:
         The network, with a part `head`, and the loss, which may have parameters too.
     ranks : Ranks
         The processes.
-    ring : {"parameters", "gradients"}
-        What goes around.
-    mix : float
-        The weight of the own part, beta.
+    options : Distributed
+        Its `ring`, what goes around, and `ring_mix`, the weight of the own part, beta.
     """
 
-    def __init__(
-        self, module: nn.Module, criterion: nn.Module, ranks: Ranks, ring: str, mix: float
-    ) -> None:
-        self._module, self._ranks, self._ring, self._mix = module, ranks, ring, mix
+    def __init__(self, module: nn.Module, criterion: nn.Module, ranks: Ranks, options: Any) -> None:
+        self._module, self._ranks = module, ranks
+        self._ring, self._mix = options.ring, options.ring_mix
         head = getattr(module, "head", None)
         if not isinstance(head, nn.Module):
             raise ValueError(
@@ -246,7 +305,7 @@ class Hybrid:
         average([*self._backbone, *self._buffers], self._ranks)
 
     def close(self) -> None:
-        """Let go of the network."""
+        """Remove the hooks."""
         self._head.close()
 
 

@@ -1,0 +1,483 @@
+"""Samples of deep learners, as rows or images, and their batches by class."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import warnings
+from collections.abc import Callable, Iterator
+from numbers import Integral, Real
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import sparse
+from sklearn.utils.validation import check_is_fitted
+from torch.nn import functional
+
+from ..utils._bases import BaseEstimator
+from ..utils._pairs import check_index_pairs
+from ..utils._sklearn import validate_data
+from ..utils.validation import check_scale, check_varies, naming, varying_columns
+
+# Batches of an epoch, at least: small data sets are gone through several times.
+MIN_BATCHES = 60
+# Rows of a file are checked so many bytes, and drawn so many, at a time: with each comes what is
+# around it in the file.
+_BLOCK_BYTES = 2**22
+_ROWS_AT_ONCE = 64
+
+
+def choose_rows(
+    samples: torch.Tensor, rows: torch.Tensor, release: Callable[[], None] | None
+) -> torch.Tensor | Rows:
+    """Return some rows of samples in memory, or of a file that are read when they are asked for.
+
+    Parameters
+    ----------
+    samples : tensor of shape (n_samples, ...)
+        All samples.
+    rows : tensor of shape (n_rows,)
+        Which of them: all in their order, or fewer in any.
+    release : callable or None
+        What `page_release` returned.
+    """
+    if release is not None:
+        return Rows(samples, rows, release)
+    return samples if len(rows) == len(samples) else samples[rows]
+
+
+class Rows:
+    """Some rows of a file, read when they are asked for.
+
+    Parameters
+    ----------
+    samples : tensor of shape (n_samples, ...)
+        All samples, in the file.
+    rows : tensor of shape (n_rows,)
+        Which of them.
+    release : callable
+        What `page_release` returned.
+    """
+
+    def __init__(
+        self, samples: torch.Tensor, rows: torch.Tensor, release: Callable[[], None]
+    ) -> None:
+        self._samples, self._rows, self._release = samples, rows, release
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        parts = []
+        for some in self._rows[index].split(_ROWS_AT_ONCE):
+            parts.append(self._samples[some])
+            self._release()
+        return torch.cat(parts)
+
+
+def page_release(X: Any) -> Callable[[], None] | None:
+    """Return a function that lets the pages of a memory-mapped array go from memory.
+
+    Pages that were read count as memory of the process until the system needs their place. None for
+    other arrays, and for private mappings, whose changes would be lost.
+    """
+    mapping = getattr(X, "_mmap", None)
+    is_shared = isinstance(X, np.memmap) and X.mode in ("r", "r+", "w+")
+    if mapping is None or not is_shared or not hasattr(mmap, "MADV_DONTNEED"):
+        return None
+    return lambda: mapping.madvise(mmap.MADV_DONTNEED)
+
+
+class SamplesMixin(BaseEstimator):
+    """For estimators that embed samples, which come as rows or as images."""
+
+    module: Any
+    input_shape: Any
+    _sample_shape: tuple[int, ...]
+    n_features_in_: int
+    transform: Any
+
+    def _check_samples(self, X, reset):
+        """Return the samples as rows, and the shape of one of them."""
+        if isinstance(X, torch.Tensor):
+            X = X.numpy(force=True)
+        elif not (hasattr(X, "columns") or sparse.issparse(X)):  # a dataframe has names
+            with naming("X"):
+                X = np.asanyarray(X)
+        sample_shape = None
+        if getattr(X, "ndim", 2) == 4:
+            sample_shape = tuple(X.shape[1:])
+            X = X.reshape(len(X), math.prod(sample_shape))
+        n_least = 2 if reset else 1
+        if isinstance(X, np.memmap) and X.dtype == np.float32 and X.ndim == 2 and len(X) >= n_least:
+            self._check_file(X, reset)
+        else:
+            X = validate_data(
+                self, X, dtype=[np.float64, np.float32], reset=reset, ensure_min_samples=n_least
+            )
+            check_scale(X, dtype=np.float32, may_be_small=not reset)
+            if reset and varying_columns(X).any():  # equal samples teach nothing, and do no harm
+                check_varies(X, dtype=np.float32)
+        if sample_shape is None:
+            sample_shape = flat_shape(X.shape[1], self.input_shape, self.module)
+        if not reset and sample_shape != self._sample_shape:
+            raise ValueError(
+                f"X has samples of shape {sample_shape}, but {type(self).__name__} was fitted "
+                f"with {self._sample_shape}."
+            )
+        return X, sample_shape
+
+    def _check_file(self, X, reset):
+        """Validate rows of float32 in a file, without reading all of it into memory at once."""
+        release = page_release(X)
+        n_rows = max(1, _BLOCK_BYTES // max(1, X[:1].nbytes))
+        for first in range(0, len(X), n_rows):
+            validate_data(self, X[first : first + n_rows], dtype=np.float32, reset=reset)
+            reset = False
+            if release is not None:
+                release()
+
+    def _to_tensor(self, X):
+        X = np.asarray(X, dtype=np.float32)
+        with warnings.catch_warnings():  # nothing is written to it
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+            return torch.from_numpy(X).reshape(-1, *self._sample_shape)
+
+    def _embed_pairs(self, pairs, X):
+        """Return the embeddings of the left and of the right samples of pairs.
+
+        They come as samples, of shape (n_pairs, 2, ...), or as row indices into X.
+        """
+        check_is_fitted(self)
+        with naming("pairs"):
+            pairs = np.asarray(pairs)
+        if X is None:
+            if pairs.ndim < 3 or pairs.shape[1] != 2:
+                raise ValueError(
+                    f"pairs must have shape (n_pairs, 2, {self.n_features_in_}), got "
+                    f"{pairs.shape}. For index pairs, pass the samples as X."
+                )
+            return self.transform(pairs[:, 0]), self.transform(pairs[:, 1])
+        embeddings = self.transform(X)
+        pairs = check_index_pairs(pairs, len(embeddings))
+        return embeddings[pairs[:, 0]], embeddings[pairs[:, 1]]
+
+
+def flat_shape(n_features: int, input_shape: Any, module: Any) -> tuple[int, ...]:
+    """Return the shape of a sample that came as a row."""
+    if input_shape is None:
+        if module == "convnet":
+            raise ValueError(
+                "module='convnet' needs images: pass X of shape (n, channels, height, width), or "
+                f"input_shape to say what the {n_features} columns are."
+            )
+        return (n_features,)
+    shape = tuple(input_shape)
+    is_image = len(shape) == 3 or (len(shape) == 1 and module != "convnet")
+    if not is_image or not all(isinstance(size, Integral) and int(size) > 0 for size in shape):
+        raise ValueError(
+            f"input_shape must be (channels, height, width), three whole numbers above 0, or None "
+            f"for rows that are no images, got {input_shape!r}."
+        )
+    if math.prod(shape) != n_features:
+        raise ValueError(
+            f"input_shape={shape} has {math.prod(shape)} values, but X has {n_features} columns."
+        )
+    return shape
+
+
+def check_changes(augment: Any, sample_shape: tuple[int, ...]) -> tuple[Any, ...]:
+    """Return the changes that `augment` names, as a tuple, if samples can be changed that way."""
+    changes = tuple(augment) if isinstance(augment, (list, tuple)) else (augment,)
+    changes = tuple(change for change in changes if change is not None)
+    for change in changes:
+        if not callable(change) and change not in ("affine", "class-rotations"):
+            raise ValueError(
+                f"augment must be 'affine', 'class-rotations', a function or a list of these, got "
+                f"{augment!r}."
+            )
+        if isinstance(change, str) and len(sample_shape) != 3:
+            raise ValueError(
+                f"augment={change!r} changes images: pass X of shape (n, channels, height, "
+                "width), or input_shape."
+            )
+        if change == "class-rotations" and sample_shape[1] != sample_shape[2]:
+            raise ValueError(f"augment={change!r} needs square images, got {sample_shape[1:]}.")
+    return changes
+
+
+class Coreset(NamedTuple):
+    """The share of samples to train on, and after how many epochs it is chosen again."""
+
+    fraction: float
+    every: int = 5
+
+
+def check_coreset(coreset: Any, codes: NDArray) -> Coreset | None:
+    """Return the coreset that is asked for, if the largest class has two samples in it."""
+    if coreset is None:
+        return None
+    parts = coreset if isinstance(coreset, (list, tuple)) else (coreset,)
+    is_valid = len(parts) in (1, 2) and isinstance(parts[0], Real) and 0 < float(parts[0]) < 1
+    if not is_valid or not all(isinstance(n, Integral) and int(n) > 0 for n in parts[1:]):
+        raise ValueError(
+            "coreset must be a share between 0 and 1, or a pair (share, epochs after which the "
+            f"samples are chosen again), got {coreset!r}."
+        )
+    chosen, largest = Coreset(*parts), int(np.bincount(codes).max())
+    if chosen.fraction * largest <= 1:
+        raise ValueError(
+            f"coreset={coreset} leaves one sample of each class, of which the largest has "
+            f"{largest}: nothing tells what is similar. Take more than {1 / largest:.3g}, or None."
+        )
+    return chosen
+
+
+class ClassBatches:
+    """Batches of some samples of each of some classes, drawn anew in every pass.
+
+    Every pass goes through the classes in random order, then again, until the samples of one
+    epoch are drawn. The samples of a class come in random order too and start over when they are
+    used up, so that rare classes take part as often as frequent ones. A class with one sample
+    gives that one, as a negative for the others.
+
+    Parameters
+    ----------
+    X : tensor of shape (n_samples, ...) or Rows
+        The samples.
+    y : tensor of shape (n_samples,)
+        Class numbers from 0.
+    classes_per_batch, samples_per_class : int
+        P and M.
+    rng : numpy Generator
+        Draws.
+    transform : callable, default=None
+        ``transform(X, y)`` changes a batch, such as `augment_affine`.
+    classes : callable, default=None
+        ``classes(number)`` returns the classes of a pass by its number from 0, where they are not
+        all.
+    n_batches : int, default=None
+        Batches of a pass, where they are not as many as hold the samples.
+    every : int, default=1
+        Passes after which ``choose()``, if set, is asked again for the rows to draw from.
+    """
+
+    choose: Callable[[], NDArray] | None = None
+
+    def __init__(
+        self,
+        X: Any,
+        y: torch.Tensor,
+        classes_per_batch: int,
+        samples_per_class: int,
+        rng: np.random.Generator,
+        transform: Callable | None = None,
+        classes: Callable[[int], NDArray] | None = None,
+        n_batches: int | None = None,
+        every: int = 1,
+    ) -> None:
+        self.X, self.y = X, y
+        labels = y.numpy()
+        order = np.argsort(labels, kind="stable")
+        counts = np.bincount(labels)
+        self._rows = np.split(order, np.cumsum(counts)[:-1])
+        self._classes = classes
+        self._classes_per_batch = min(classes_per_batch, len(self._rows))
+        self._samples_per_class = samples_per_class
+        self._rng = rng
+        self._transform = transform
+        if n_batches is None:
+            n_batches = count_batches(labels, classes_per_batch, samples_per_class)
+        self._n_batches, self._every = n_batches, every
+        self._passes = 0
+
+    def __len__(self) -> int:
+        return self._n_batches
+
+    @property
+    def state(self) -> dict:
+        """What the next pass depends on: the state of the generator and the passes before."""
+        return {"generator": dict(self._rng.bit_generator.state), "passes": self._passes}
+
+    @state.setter
+    def state(self, state: dict) -> None:
+        self._rng.bit_generator.state = state["generator"]
+        self._passes = state["passes"]
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        if self.choose is not None and self._passes % self._every == 0:
+            rows = self.choose()
+            labels = self.y.numpy()[rows]
+            self._rows = [rows[labels == label] for label in np.unique(labels)]
+        for rows in self.draw():
+            index = torch.from_numpy(rows)
+            batch = self.X[index], self.y[index]
+            yield self._transform(*batch) if self._transform is not None else batch
+
+    def draw(self) -> Iterator[NDArray]:
+        """Yield the rows of one batch after the other."""
+        queues = [_Shuffled(rows, self._rng) for rows in self._rows]
+        numbers = np.arange(len(queues)) if self._classes is None else self._classes(self._passes)
+        classes = _Shuffled(numbers, self._rng)
+        self._passes += 1
+        for _ in range(len(self)):
+            chosen = classes.take(self._classes_per_batch)
+            yield np.concatenate(
+                [
+                    queues[label].take(min(self._samples_per_class, len(self._rows[label])))
+                    for label in chosen
+                ]
+            )
+
+
+def count_batches(
+    y: NDArray,
+    classes_per_batch: int,
+    samples_per_class: int,
+    copies: int = 1,
+    n_ranks: int = 1,
+) -> int:
+    """Return the batches of a pass: those of all ranks together hold the samples.
+
+    Parameters
+    ----------
+    y : array of shape (n_samples,)
+        Class numbers from 0.
+    classes_per_batch, samples_per_class : int
+        Of a batch of one rank.
+    copies : int, default=1
+        How many samples are made of one: four, where rotated images are new classes.
+    n_ranks : int, default=1
+        Ranks that train together.
+
+    Returns
+    -------
+    n_batches : int
+        At least `MIN_BATCHES`.
+    """
+    batch = min(classes_per_batch, int(y.max()) + 1) * samples_per_class * n_ranks
+    return max(MIN_BATCHES, -(-copies * len(y) // batch))
+
+
+def classes_of_rank(n_classes: int, rank: int, n_ranks: int, seed: int, number: int) -> NDArray:
+    """Return the classes that one of several ranks draws its batches of a pass from.
+
+    Every pass deals them out anew, so that no replica is trained for some classes alone.
+
+    Parameters
+    ----------
+    n_classes : int
+        All classes.
+    rank, n_ranks : int
+        Which of how many.
+    seed : int
+        The same on all ranks.
+    number : int
+        Of the pass.
+
+    Returns
+    -------
+    classes : array of int
+        Classes of this rank alone.
+    """
+    order = np.random.default_rng([seed, number]).permutation(n_classes)
+    return np.sort(order[rank::n_ranks])
+
+
+class _Shuffled:
+    """An endless sequence of shuffled passes over some items, without repeats in one `take`."""
+
+    def __init__(self, items: NDArray, rng: np.random.Generator) -> None:
+        self._items, self._rng = items, rng
+        self._left = items[:0]
+
+    def take(self, n_items):
+        if len(self._left) < n_items:
+            # what is left comes first, then others of a new pass
+            fresh = self._rng.permutation(self._items)
+            rest = fresh[~np.isin(fresh, self._left)]
+            self._left = np.concatenate([self._left, rest, fresh[np.isin(fresh, self._left)]])
+        taken, self._left = self._left[:n_items], self._left[n_items:]
+        return taken
+
+
+def augmented(augment: Callable[..., Any], X: torch.Tensor) -> torch.Tensor:
+    """Return changed samples, or say that a user's function did not return them.
+
+    Parameters
+    ----------
+    augment : callable
+        Takes and returns a tensor.
+    X : tensor of shape (n_samples, ...)
+        The samples.
+
+    Returns
+    -------
+    X : tensor of shape (n_samples, ...)
+        What `augment` returned.
+    """
+    changed = augment(X)
+    if not isinstance(changed, torch.Tensor) or len(changed) != len(X):
+        got = f"{len(changed)}" if isinstance(changed, torch.Tensor) else type(changed).__name__
+        raise TypeError(f"augment must return a tensor of the {len(X)} samples it gets, got {got}.")
+    return changed
+
+
+def augment_affine(X: torch.Tensor) -> torch.Tensor:
+    """Turn, scale, shear and shift images at random.
+
+    Parameters
+    ----------
+    X : tensor of shape (n_images, channels, height, width)
+        The images.
+
+    Returns
+    -------
+    X : tensor of the same shape
+        Each turned by up to 14 degrees, scaled by up to 15%, sheared by up to 0.2 and shifted by
+        up to a twentieth of its size; what comes in from outside is zero.
+    """
+    n_images = len(X)
+    if n_images == 0:
+        return X
+
+    def uniform(half_range, *shape):
+        return (2 * torch.rand(n_images, *shape) - 1) * half_range
+
+    angle, scale, shear = uniform(0.25), 1 + uniform(0.15), uniform(0.2)
+    maps = torch.zeros(n_images, 2, 3)
+    maps[:, 0, 0] = maps[:, 1, 1] = torch.cos(angle) * scale
+    maps[:, 0, 1] = -torch.sin(angle) * scale + shear
+    maps[:, 1, 0] = torch.sin(angle) * scale
+    maps[:, :, 2] = uniform(0.1, 2)
+    maps = maps.to(X.dtype)
+    grid = functional.affine_grid(maps, list(X.shape), align_corners=False)
+    return functional.grid_sample(X, grid, align_corners=False)
+
+
+def rotate_classes(X: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Turn the images of each class by a random multiple of 90 degrees: a new class for each turn.
+
+    Parameters
+    ----------
+    X : tensor of shape (n_images, channels, size, size)
+        Square images.
+    y : tensor of shape (n_images,)
+        Class numbers from 0.
+
+    Returns
+    -------
+    X : tensor of the same shape
+        The turned images.
+    y : tensor of shape (n_images,)
+        ``4 * y`` plus the number of quarter turns.
+    """
+    labels, position = torch.unique(y, return_inverse=True)
+    turns = torch.randint(4, (len(labels),))[position]
+    X = X.clone()
+    for turn in (1, 2, 3):
+        chosen = turns == turn
+        X[chosen] = torch.rot90(X[chosen], turn, (2, 3))
+    return X, 4 * y + turns

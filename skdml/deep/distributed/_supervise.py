@@ -1,0 +1,520 @@
+"""Starting and supervising ranks: their processes, restarts, progress, and one clear error."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import ipaddress
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import joblib
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..._parallel import find_client
+from ...utils._folders import PrivateFolder, full_disk, open_private
+from ...utils._pickle import cloudpickle
+from ...utils._processes import command_of_child
+from ...utils._torch import seeded_torch
+from .._build import Config, build_net
+from .._train import EpochCallback
+from . import world_size
+from ._comm import Heartbeat, process_group
+from ._worker import Checkpoints, train_rank, write_whole
+
+# How often processes are looked after, and how long the cause of a failure is looked for.
+POLL_SECONDS = 0.05
+GRACE_SECONDS = 4.0
+
+
+@dataclass
+class Failure:
+    """How a rank failed.
+
+    Attributes
+    ----------
+    rank : int
+        Which.
+    kind : {"error", "killed", "lost"}
+        By an error of its own, by a signal (or with its machine), or for want of another rank.
+    text : str
+        What there is to say.
+    error : exception or None
+        The error itself, if it could be stored.
+    """
+
+    rank: int
+    kind: str
+    text: str
+    error: BaseException | None = None
+
+
+class RankError(RuntimeError):
+    """A rank of a distributed fit died or hangs, and may not start again."""
+
+
+class Host:
+    """The processes of some ranks on this machine.
+
+    Parameters
+    ----------
+    folder : path-like
+        Of this attempt: events, errors and the result.
+    shared : path-like
+        Of all attempts: the job, the data and the checkpoints.
+    ranks : list of int
+        Which ranks to start here.
+    size : int
+        How many there are in all.
+    address : str
+        Where rank 0 waits for the others.
+    port : int or None
+        Its port, None for a free one.
+    threads : int
+        Threads of each rank.
+    first_epoch : int
+        The epoch to go on from.
+    own_address : str, default="127.0.0.1"
+        The address of this machine at which its ranks listen, and nowhere else.
+    """
+
+    def __init__(
+        self,
+        folder: Any,
+        shared: Any,
+        ranks: list[int],
+        size: int,
+        address: str,
+        port: int | None,
+        threads: int,
+        first_epoch: int,
+        own_address: str = "127.0.0.1",
+    ) -> None:
+        if not hasattr(os, "fork"):
+            raise OSError("n_workers above 1 needs a system that can fork processes.")
+        self.folder, self.ranks = Path(folder), ranks
+        variables = {
+            **os.environ,
+            # Children find what this process can import, such as a module beside a script.
+            "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+            "WORLD_SIZE": str(size),
+            "LOCAL_WORLD_SIZE": str(len(ranks)),
+            "MASTER_ADDR": address,
+            "MASTER_PORT": str(port or 0),
+            "OMP_NUM_THREADS": str(threads),
+        }
+        interface = _interface_of(own_address)
+        if interface is not None and ("GLOO_SOCKET_IFNAME" not in variables or is_local(address)):
+            variables["GLOO_SOCKET_IFNAME"] = interface
+        numbers = ",".join(map(str, ranks))
+        command = command_of_child(
+            "skdml.deep.distributed._worker", str(folder), str(shared), numbers, str(first_epoch)
+        )
+        with open(self.folder / "log", "ab") as log:
+            # In a session of their own: Ctrl-C in a terminal is for the process that fits.
+            self._process = subprocess.Popen(
+                command, env=variables, stderr=log, start_new_session=True
+            )
+
+    def beats(self) -> dict[int, int]:
+        """Return how far each rank has come."""
+        return {rank: Heartbeat.read(self.folder / f"heartbeat-{rank}") for rank in self.ranks}
+
+    def epochs(self) -> list[dict[str, float]]:
+        """Return the figures of the epochs that are done in this attempt."""
+        with contextlib.suppress(OSError):
+            text = (self.folder / "epochs").read_text(encoding="utf-8")
+            return [json.loads(line) for line in text.splitlines(keepends=True) if line[-1] == "\n"]
+        return []
+
+    def ask_to_stop(self) -> None:
+        """Let training end with the next epoch."""
+        (self.folder / "stop").touch()
+
+    def failures(self) -> list[Failure]:
+        """Return how ranks failed so far."""
+        is_gone = self._process.poll() is not None
+        found = []
+        for rank in self.ranks:
+            error, code = self.folder / f"error-{rank}", self.folder / f"exit-{rank}"
+            if error.exists():
+                report = cloudpickle.loads(error.read_bytes())
+                kind = "lost" if report["is_lost"] else "error"
+                text = report["text"] if report["is_lost"] else report["traceback"]
+                found.append(Failure(rank, kind, text, report["error"]))
+            elif code.exists() or is_gone:
+                status = int(code.read_text()) if code.exists() else self._process.poll()
+                if status == errno.ENOSPC:
+                    error_of_disk = full_disk(self.folder)
+                    found.append(Failure(rank, "error", str(error_of_disk), error_of_disk))
+                elif status or not code.exists():
+                    found.append(Failure(rank, "killed", f"{_how_ended(status)}{self._log()}"))
+        return found
+
+    def _log(self):
+        """Return the last lines that the processes wrote about errors."""
+        lines = (self.folder / "log").read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = [line for line in lines if "Warning" not in line][-5:]
+        return "".join(f"\n  {line}" for line in lines)
+
+    def is_done(self) -> bool:
+        """Tell whether all ranks ended well."""
+        return self._process.poll() is not None and all(
+            (self.folder / f"exit-{rank}").exists()
+            and (self.folder / f"exit-{rank}").read_text() == "0"
+            for rank in self.ranks
+        )
+
+    def result(self) -> bytes | None:
+        """Return what rank 0 has left, if it runs here."""
+        path = self.folder / "result"
+        return path.read_bytes() if path.exists() else None
+
+    def kill(self) -> None:
+        """End all processes at once, also those that hang."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+def is_local(address: str) -> bool:
+    """Tell whether an address is of this machine alone."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+def _interface_of(address):
+    """Return the network interface with an address, None if there is none."""
+    if is_local(address):
+        return "lo" if sys.platform == "linux" else "lo0"
+    import psutil
+
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(one.address.split("%")[0] == address for one in addresses):
+            return name
+    return None
+
+
+def _how_ended(status: int | None) -> str:
+    if status is not None and status < 0:
+        return f"was killed by {signal.Signals(-status).name}"
+    return f"ended with exit code {status}"
+
+
+def find_cause(failures: list[Failure], beats: dict[int, int], timeout: float) -> Failure:
+    """Return the failure that caused the others.
+
+    Parameters
+    ----------
+    failures : list of Failure
+        All that are known; at least one.
+    beats : dict
+        How far each rank has come. The one behind the others is what they wait for.
+    timeout : float
+        Seconds that they waited.
+
+    Returns
+    -------
+    failure : Failure
+        Of kind "error" or "killed".
+    """
+    for kind in ("error", "killed"):
+        for failure in failures:
+            if failure.kind == kind:
+                return failure
+    behind = min(beats, key=lambda rank: (beats[rank], rank in {f.rank for f in failures}))
+    return Failure(behind, "killed", f"did not answer for {timeout:g} s")
+
+
+class Launcher(Protocol):
+    """The ranks of a fit, wherever they run."""
+
+    def start(self, attempt: int) -> int:
+        """Start all ranks, and return the epoch from which they go on."""
+
+    def poll(self) -> tuple[list[Failure], bool]:
+        """Return the failures so far, and whether all is done."""
+
+    def epochs(self) -> list[dict[str, float]]:
+        """Return the figures of the epochs of this attempt."""
+
+    def beats(self) -> dict[int, int]:
+        """Return how far each rank has come."""
+
+    def ask_to_stop(self) -> None:
+        """Let training end with the next epoch."""
+
+    def stop(self) -> None:
+        """End all ranks now."""
+
+    def result(self) -> bytes:
+        """Return what rank 0 has left."""
+
+    def close(self) -> None:
+        """Leave no trace."""
+
+
+class LocalRanks:
+    """Ranks on this machine.
+
+    Parameters
+    ----------
+    job : bytes
+        What a rank must know.
+    samples, codes : arrays
+        The data.
+    size : int
+        The number of ranks.
+    port : int or None
+        Where they meet.
+    """
+
+    def __init__(
+        self, job: bytes, samples: NDArray, codes: NDArray, size: int, port: int | None
+    ) -> None:
+        self._size, self._port = size, port
+        self._host: Any = None
+        self._folder = PrivateFolder()
+        self._shared = self._folder.path
+        try:
+            write_job(self._shared, job, samples, codes)
+        except BaseException:
+            self.close()
+            raise
+
+    def start(self, attempt: int) -> int:
+        folder = self._shared / f"attempt-{attempt}"
+        folder.mkdir()
+        first_epoch = Checkpoints(self._shared).last(self._size)
+        self._host = Host(
+            folder,
+            self._shared,
+            list(range(self._size)),
+            self._size,
+            "127.0.0.1",
+            self._port,
+            max(1, (os.cpu_count() or 1) // self._size),
+            first_epoch,
+        )
+        return first_epoch
+
+    def poll(self) -> tuple[list[Failure], bool]:
+        return self._host.failures(), self._host.is_done()
+
+    def epochs(self) -> list[dict[str, float]]:
+        return self._host.epochs()
+
+    def beats(self) -> dict[int, int]:
+        return self._host.beats()
+
+    def ask_to_stop(self) -> None:
+        self._host.ask_to_stop()
+
+    def stop(self) -> None:
+        if self._host is not None:
+            self._host.kill()
+
+    def result(self) -> bytes:
+        return self._host.result()
+
+    def close(self) -> None:
+        self.stop()
+        self._folder.remove()
+
+
+def write_job(folder: Path, job: bytes, samples: NDArray, codes: NDArray) -> None:
+    """Write what ranks of a machine read."""
+    write_whole(folder / "job", job)
+    for name, array in (("samples.npy", samples), ("codes.npy", codes)):
+        with open_private(folder / name) as file:
+            np.save(file, array)
+
+
+def train_ranks(
+    config: Config, samples: torch.Tensor, codes: NDArray, progress: Any
+) -> tuple[Any, dict[str, Any]]:
+    """Train on several ranks, of which this process may be one.
+
+    Parameters
+    ----------
+    config : Config
+        With the options of distributed training.
+    samples, codes : tensor, array
+        Samples and class numbers.
+    progress : FitProgress
+        Told of each epoch.
+
+    Returns
+    -------
+    net : MetricNet
+        As a fit in one process leaves it.
+    figures : dict
+        Fitted attributes that only several ranks have.
+    """
+    if config.coreset is not None:
+        raise ValueError(
+            f"coreset={config.coreset.fraction} is chosen in one process: leave n_workers at 1, "
+            "or coreset at None."
+        )
+    if world_size() > 1:
+        result = _train_in_group(config, samples, codes, progress)
+    else:
+        result = _launch(config, samples, codes, progress)
+        for category, message in result["warnings"]:
+            warnings.warn(message, category, stacklevel=4)
+    n_batches = len(result["history"][0]["batches"])
+    with seeded_torch(config.seed):
+        net = build_net(config, EpochCallback(None, None), n_batches)
+        net.initialize()
+    net.history.extend(result["history"])
+    net.module_.load_state_dict(result["module_"])
+    net.optimizer_.load_state_dict(result["optimizer_"])
+    if isinstance(net.criterion_.loss, torch.nn.Module):
+        net.criterion_.loss.load_state_dict(result["loss"])
+    return net, {
+        "consensus_": np.array(result["consensus"]),
+        "traffic_": result["traffic"],
+        "timing_": result["timing"],
+    }
+
+
+def _train_in_group(config, samples, codes, progress):
+    """Train as one of the processes that torchrun has started."""
+    with process_group(config.distributed.timeout) as ranks:
+        own = tuple(samples.shape), codes.tolist()
+        seed, *of_first = ranks.object_of_first((config.seed, *own))
+        if ranks.any(tuple(of_first) != own):
+            raise ValueError(
+                "X or y differ between the processes: all must call fit with all of the data, as "
+                "batches are drawn from it by rank."
+            )
+        return train_rank(replace(config, seed=seed), samples, codes, progress, ranks)
+
+
+def _launch(config, samples, codes, progress):
+    """Start the ranks on a dask cluster or on this machine, and return the result of rank 0."""
+    options = config.distributed
+    client = find_client(options.client)
+    _warn_of_idle_ranks(config, codes, joblib.cpu_count() if client is None else None)
+    job, data = make_job(config), (samples.numpy(), codes)
+    ranks: Launcher
+    if client is None:
+        ranks = LocalRanks(job, *data, options.n_workers, options.port)
+    else:
+        from ._dask import DaskRanks
+
+        ranks = DaskRanks(client, job, *data, options.n_workers, options.port, options.timeout)
+    try:
+        return supervise(ranks, options.max_restarts, options.timeout, progress)
+    finally:
+        ranks.close()
+
+
+def _warn_of_idle_ranks(config, codes, n_cores):
+    size = config.distributed.n_workers
+    if n_cores is not None and size > n_cores:
+        warnings.warn(
+            f"n_workers={size}, but this machine has {n_cores} cores to use: ranks will take "
+            f"turns, and more than {n_cores} are no faster.",
+            UserWarning,
+            stacklevel=5,
+        )
+    n_classes = min(config.classes_per_batch, int(codes.max()) + 1)
+    batch_size = n_classes * config.samples_per_class
+    if size * batch_size > len(codes):
+        warnings.warn(
+            f"n_workers={size} with batches of {batch_size} samples take {size * batch_size} "
+            f"samples in a step, but X has {len(codes)}: ranks train on the same ones. "
+            f"n_workers={max(1, len(codes) // batch_size)} is enough, or use smaller batches "
+            "(classes_per_batch, samples_per_class).",
+            UserWarning,
+            stacklevel=5,
+        )
+
+
+def make_job(config: Config) -> bytes:
+    """Return a configuration as bytes, for other processes."""
+    try:
+        return cloudpickle.dumps(config)
+    except Exception as error:
+        params = {each.name: getattr(config, each.name) for each in fields(config)}
+        for name, value in {**params, **params.pop("part_params")}.items():
+            try:
+                cloudpickle.dumps(value)
+            except Exception:
+                raise TypeError(
+                    f"{name} cannot be sent to other processes, as "
+                    f"n_workers={config.distributed.n_workers} needs: {error}"
+                ) from error
+        raise
+
+
+def supervise(ranks: Launcher, max_restarts: int, timeout: float, progress: Any) -> dict[str, Any]:
+    """Run ranks to their end, with restarts, and return the result of rank 0."""
+    n_shown = 0
+    progress.begin()
+    for attempt in range(max_restarts + 1):
+        first_epoch = ranks.start(attempt)
+        while True:
+            failures, is_done = ranks.poll()
+            n_shown = _show(ranks, first_epoch, n_shown, progress)
+            if failures or is_done:
+                break
+            time.sleep(POLL_SECONDS)
+        if not failures:
+            return cloudpickle.loads(ranks.result())
+        cause = _find_cause(ranks, failures, timeout)
+        ranks.stop()
+        if cause.kind == "error":
+            raise _error_of(cause)
+        if attempt < max_restarts:
+            warnings.warn(
+                f"rank {cause.rank} {cause.text.splitlines()[0]}; training starts again, restart "
+                f"{attempt + 1} of {max_restarts}.",
+                RuntimeWarning,
+                stacklevel=6,
+            )
+    raise RankError(
+        f"rank {cause.rank} {cause.text}\nTraining has been started again {max_restarts} times, as "
+        f"max_restarts={max_restarts} allows."
+    )
+
+
+def _show(ranks, first_epoch, n_shown, progress):
+    """Report epochs that are new; those that an attempt repeats are known."""
+    for number, figures in enumerate(ranks.epochs(), first_epoch + 1):
+        if number > n_shown:
+            n_shown = number
+            if progress.step(**figures):
+                ranks.ask_to_stop()
+            elif n_shown < progress.total:
+                progress.begin()
+    return n_shown
+
+
+def _find_cause(ranks, failures, timeout):
+    """Wait a moment for the failure that caused the others."""
+    end = time.monotonic() + GRACE_SECONDS
+    while all(failure.kind == "lost" for failure in failures) and time.monotonic() < end:
+        time.sleep(POLL_SECONDS)
+        failures, _ = ranks.poll()
+    return find_cause(failures, ranks.beats(), timeout)
+
+
+def _error_of(cause):
+    if cause.error is None:
+        return RuntimeError(f"rank {cause.rank} failed:\n{cause.text}")
+    cause.error.add_note(f"Raised on rank {cause.rank}:\n{cause.text}")
+    return cause.error
