@@ -114,7 +114,7 @@ known: Any = loss_parameters("triplet")
 generator = WassersteinGenerator(latent_dim=4, lr="auto", max_iter=10).fit(X)
 rows: NDArray[Any] = generator.sample(10, random_state=np.random.RandomState(0))
 score: float = generator.score(X)
-curve: NDArray[Any] = generator.wasserstein_curve_
+curve: list[Any] = generator.history_["wasserstein"]
 sent: float = generator.traffic_["update"]
 
 # Around them

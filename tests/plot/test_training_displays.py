@@ -94,7 +94,7 @@ def test_epochs_of_networks_add_up():
 
     model = WassersteinGenerator(max_iter=3, batch_size=16, random_state=0).fit(X)
     display = ConvergenceDisplay.from_estimator(model)
-    np.testing.assert_array_equal(display.values, model.wasserstein_curve_)
+    np.testing.assert_array_equal(display.values, model.history_["wasserstein"])
     assert display.axes_[0].lines[0].get_xdata()[0] == 1
 
 
