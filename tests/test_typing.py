@@ -101,7 +101,7 @@ distances = deep.pair_distance(pairs, X=X)
 weights: Any = deep.module_.state_dict()
 chosen: str | CloudMetric = deep.metric_
 deep = deep.set_params(module__hidden=(16,), lr=0.01)
-few = SSDMLEmbedder(n_components=2, angle=45, graph="directed", random_state=0).fit(X, y)
+few = SSDMLEmbedder(n_components=2, recipe="paper", loss__angle=45, random_state=0).fit(X, y)
 recall = few.score(X, y)
 found: NDArray[Any] = few.propagated_labels_[few.propagated_confidence_ > 0.5]
 linear: NDArray[Any] = few.components_ @ few.transform(X).T

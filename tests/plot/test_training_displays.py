@@ -89,7 +89,7 @@ def test_epochs_of_networks_add_up():
     partly = np.where(np.arange(60) < 9, y, -1)
     model = SSDMLEmbedder(max_epochs=2, n_components=2, random_state=0).fit(X, partly)
     display = ConvergenceDisplay.from_estimator(model)
-    assert display.values.tolist() == [epoch["loss"] for epoch in model.history_]
+    assert display.values.tolist() == model.history_["loss"]
     assert len(display.axes_) == 2
 
     model = WassersteinGenerator(max_iter=3, batch_size=16, random_state=0).fit(X)
