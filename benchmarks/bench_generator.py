@@ -61,7 +61,7 @@ def cell_critics(n_critics, seed, updates):
     model = WassersteinGenerator(n_critics=n_critics, max_iter=updates, random_state=seed)
     _, seconds = timed(lambda: model.fit(train))
     measures = judge_rows(train, test, model.sample(len(test), random_state=seed))
-    estimated = float(model.wasserstein_curve_[-100:].mean())
+    estimated = float(np.mean(model.history_["wasserstein"][-100:]))
     return {**measures, "estimated": estimated, "updates": updates, "seconds": seconds}
 
 

@@ -48,14 +48,9 @@ SCALED, NCA = "scaled columns", "NCA on the labels"
 MEASURES = ("recall@1", "recall@2", "recall@4", "recall@8", "NMI")
 TRAININGS = {
     "as it is": {},
-    "no instance term": {"instance_weight": 0.0},
+    "no instance term": {"loss__instance_weight": 0.0},
     "network of pixels": {"module__gradients": False},
-    "the paper's graph and mining": {
-        "graph": "directed",
-        "mining": "neighbourhood",
-        "initial_graph": "network",
-        "batch_size": 100,
-    },
+    "the paper's recipe": {"recipe": "paper", "batch_size": 100},
 }
 
 
@@ -175,7 +170,7 @@ def score_table(name, method, params, seed):
 
 def flow_labels(X, codes):
     """Join rows by a graph and let labels flow along it."""
-    from skdml.semisupervised._affinity import make_graph, propagate_classes
+    from skdml.semisupervised._label_propagation import make_graph, propagate_classes
 
     graph = make_graph(X, n_neighbors=10)
     return propagate_classes(graph.flow, codes, n_classes=10, damping=0.99).mass
@@ -198,12 +193,14 @@ def plan(part):
         return [(data, method, method, {}) for data in IMAGES for method in methods]
     if part == "orthogonal":
         return [
-            (data, "ssdml", f"orthogonal={value}", {"orthogonal": value})
+            (data, "ssdml", f"orthogonal={value}", {"loss__orthogonal": value})
             for data in IMAGES
             for value in (True, False)
         ]
     if part == "angle":
-        return [("Fashion-MNIST", "ssdml", f"angle={angle}", {"angle": angle}) for angle in ANGLES]
+        return [
+            ("Fashion-MNIST", "ssdml", f"angle={angle}", {"loss__angle": angle}) for angle in ANGLES
+        ]
     if part == "training":
         return [("Fashion-MNIST", "ssdml", name, params) for name, params in TRAININGS.items()]
     rows = []
@@ -225,10 +222,10 @@ def run_part(part, options, cache):
     for data, method, _, params in planned:
         for seed in seeds_of(method, seeds):
             if part == "tables":
-                epochs = options.pick(full=TABLE_EPOCHS, quick=1)
-                call = joblib.delayed(score_table)(
-                    data, method, {"max_epochs": epochs, **params}, seed
-                )
+                budget = {"max_epochs": options.pick(full=TABLE_EPOCHS, quick=1)}
+                if "module" in params and method != "ssdml":
+                    budget = {}  # in closed form
+                call = joblib.delayed(score_table)(data, method, {**budget, **params}, seed)
             else:
                 call = joblib.delayed(fit_images)(
                     data, method, params, seed, threads, options.quick
@@ -257,7 +254,7 @@ def seeds_of(method, seeds):
 def key_of(part, data, method, params, seed):
     """Name a cell of the cache; what is the same training in two parts is one cell."""
     kind = "tables" if part == "tables" else "images"
-    defaults = {"orthogonal": True, "angle": 40}.items()
+    defaults = {"loss__orthogonal": True, "loss__angle": 40}.items()
     changed = {name: value for name, value in params.items() if (name, value) not in defaults}
     return json.dumps([kind, data, method, changed, seed])
 

@@ -135,7 +135,7 @@ def score_queries(loss, seed, options):
     from dataclasses import replace
 
     from skdml.metrics import recall_at_k
-    from skdml.transport._metric import metric_of_rows
+    from skdml.transport._cloud_metric import metric_of_rows
 
     model = train_network("Omniglot", loss, seed, options)
     X, y = load_omniglot("test")

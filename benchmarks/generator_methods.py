@@ -17,7 +17,7 @@ from benchmarks.generator_plots import BASE, PLAIN
 from skdml import WassersteinGenerator
 from skdml.generate._columns import learn_columns
 from skdml.generate._generator_networks import make_optimizer, mlp_critic, mlp_generator
-from skdml.generate._generator_training import RunningMean
+from skdml.utils._torch import average_weights
 
 N_PROJECTIONS = 128
 N_CRITIC_STEPS = 5
@@ -67,7 +67,7 @@ def train_wgan_gp(
     torch.manual_seed(seed)
     generator, critic = generator(), critic()
     ours, theirs = make_optimizer(generator, rates[0]), make_optimizer(critic, rates[1])
-    mean = RunningMean(generator)
+    mean = average_weights(generator)
     for _ in range(updates):
         for _ in range(N_CRITIC_STEPS):
             real = rows[torch.randint(len(rows), (batch_size,))]
@@ -82,9 +82,9 @@ def train_wgan_gp(
         ours.zero_grad()
         loss.backward()
         ours.step()
-        mean.add()
+        mean.update_parameters(generator)
     if averaged:
-        generator.load_state_dict(mean.state)
+        generator.load_state_dict(mean.module.state_dict())
     return generator.eval()
 
 
@@ -93,7 +93,7 @@ def train_sliced(rows, generator, seed, updates, *, latent_dim=32, batch_size=25
     torch.manual_seed(seed)
     generator = generator()
     ours = make_optimizer(generator, lr)
-    mean = RunningMean(generator)
+    mean = average_weights(generator)
     for _ in range(updates):
         real = rows[torch.randint(len(rows), (batch_size,))]
         made = generator(torch.randn(batch_size, latent_dim))
@@ -103,8 +103,8 @@ def train_sliced(rows, generator, seed, updates, *, latent_dim=32, batch_size=25
         ours.zero_grad()
         loss.backward()
         ours.step()
-        mean.add()
-    generator.load_state_dict(mean.state)
+        mean.update_parameters(generator)
+    generator.load_state_dict(mean.module.state_dict())
     return generator.eval()
 
 

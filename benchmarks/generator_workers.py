@@ -42,10 +42,10 @@ def cell_workers(data, coupling, n_jobs, seed, quick):
         params.update(image_networks())
     model = WassersteinGenerator(**params, n_jobs=n_jobs)
     _, seconds = timed(lambda: model.fit(X), time.perf_counter)
-    curve = model.seconds_curve_
+    curve = model.history_["seconds"]
     first = updates
     if data == "digits" and not quick:
-        smooth = np.convolve(model.wasserstein_curve_, np.full(20, 0.05), mode="valid")
+        smooth = np.convolve(model.history_["wasserstein"], np.full(20, 0.05), mode="valid")
         reached = np.flatnonzero(smooth <= GOAL)
         first = 20 + int(reached[0]) if len(reached) else None
     return {

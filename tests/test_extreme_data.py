@@ -46,7 +46,7 @@ ESTIMATORS = [
     (AsymmetricMetricClassifier(max_iter=2, random_state=0), Y),
     (DeepMetricEmbedder(max_epochs=1, random_state=0), Y),
     (SSDMLEmbedder(max_epochs=1, random_state=0), PARTLY),
-    (SSDMLEmbedder(module=None, method="seraph", max_epochs=1, random_state=0), PARTLY),
+    (SSDMLEmbedder(module=None, method="seraph", random_state=0), PARTLY),
     (WassersteinGenerator(max_iter=2, random_state=0), None),
     (WassersteinGenerator(max_iter=2, scaling="columns", random_state=0), None),
 ]

@@ -101,7 +101,7 @@ distances = deep.pair_distance(pairs, X=X)
 weights: Any = deep.module_.state_dict()
 chosen: str | CloudMetric = deep.metric_
 deep = deep.set_params(module__hidden=(16,), lr=0.01)
-few = SSDMLEmbedder(n_components=2, angle=45, graph="directed", random_state=0).fit(X, y)
+few = SSDMLEmbedder(n_components=2, recipe="paper", loss__angle=45, random_state=0).fit(X, y)
 recall = few.score(X, y)
 found: NDArray[Any] = few.propagated_labels_[few.propagated_confidence_ > 0.5]
 linear: NDArray[Any] = few.components_ @ few.transform(X).T
@@ -114,7 +114,7 @@ known: Any = loss_parameters("triplet")
 generator = WassersteinGenerator(latent_dim=4, lr="auto", max_iter=10).fit(X)
 rows: NDArray[Any] = generator.sample(10, random_state=np.random.RandomState(0))
 score: float = generator.score(X)
-curve: NDArray[Any] = generator.wasserstein_curve_
+curve: list[Any] = generator.history_["wasserstein"]
 sent: float = generator.traffic_["update"]
 
 # Around them

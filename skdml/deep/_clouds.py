@@ -7,7 +7,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ..transport import wasserstein_coreset
-from ..transport._metric import metric_of_rows
+from ..transport._cloud_metric import metric_of_rows
 from ._build import Config
 from ._train import embed
 from .losses._wasserstein import TRANSPORT, Cloud, choose_cloud

@@ -318,9 +318,9 @@ class ClassBatches:
 
     def draw(self) -> Iterator[NDArray]:
         """Yield the rows of one batch after the other."""
-        queues = [_Shuffled(rows, self._rng) for rows in self._rows]
+        queues = [Shuffled(rows, self._rng) for rows in self._rows]
         numbers = np.arange(len(queues)) if self._classes is None else self._classes(self._passes)
-        classes = _Shuffled(numbers, self._rng)
+        classes = Shuffled(numbers, self._rng)
         self._passes += 1
         for _ in range(len(self)):
             chosen = classes.take(self._classes_per_batch)
@@ -386,7 +386,7 @@ def classes_of_rank(n_classes: int, rank: int, n_ranks: int, seed: int, number: 
     return np.sort(order[rank::n_ranks])
 
 
-class _Shuffled:
+class Shuffled:
     """An endless sequence of shuffled passes over some items, without repeats in one `take`."""
 
     def __init__(self, items: NDArray, rng: np.random.Generator) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.exceptions import ConvergenceWarning
 from skorch import NeuralNet
 from skorch.callbacks import Callback
 from skorch.dataset import unpack_data
@@ -18,7 +16,7 @@ from torch import nn
 from torch.nn import functional
 
 from ..metrics import recall_at_k
-from ..utils._torch import has_finite_weights
+from ..utils._torch import LastGood, NotFinite, has_finite_weights
 from ._data import Rows
 from .modules import check_embeddings
 
@@ -29,14 +27,6 @@ _PAD = 64
 
 class Interrupted(BaseException):
     """Ctrl-C, in a form that skorch does not swallow."""
-
-
-class NotFinite(RuntimeError):
-    """The loss of a batch, or a weight after it, was NaN or infinite."""
-
-    def __init__(self, epoch: int, batch: int, what: str = "the loss was") -> None:
-        super().__init__(f"{what} not finite in epoch {epoch}, batch {batch}")
-        self.epoch, self.batch = epoch, batch
 
 
 class LossModule(nn.Module):
@@ -93,7 +83,11 @@ class MetricNet(NeuralNet):
     def check_loss(self, loss: torch.Tensor) -> None:
         """Raise an error if the loss of a batch is not finite."""
         if not torch.isfinite(loss):
-            raise NotFinite(len(self.history), len(self.history[-1]["batches"]))
+            raise NotFinite(f"the loss was not finite in {_last_batch(self)}")
+
+
+def _last_batch(net):
+    return f"epoch {len(net.history)}, batch {len(net.history[-1]['batches'])}"
 
 
 def _is_stop_of_callback(error):
@@ -135,7 +129,11 @@ class EpochCallback(Callback):
         self.average = average
         self.make_metric = make_metric
         self.attributes = attributes
-        self.good_weights_: dict[str, torch.Tensor] | None = None
+        self.good_: LastGood | None = None
+
+    def on_train_begin(self, net: Any, *args: Any, **kwargs: Any) -> None:
+        """Begin to keep the last good weights."""
+        self.good_ = LastGood(net.module_)
 
     def on_epoch_begin(self, net: Any, **kwargs: Any) -> None:
         """Begin an epoch."""
@@ -144,7 +142,7 @@ class EpochCallback(Callback):
     def on_epoch_end(self, net: Any, **kwargs: Any) -> None:
         """Score, snapshot the weights, report."""
         figures = {"loss": net.history[-1, "train_loss"]}
-        is_good = has_finite_weights(net.module_)
+        is_good = self.good_ is not None and self.good_.save()
         if self.validation is not None:
             X, y = self.validation
             embeddings = embed(net.module_, X, net.device)
@@ -155,9 +153,6 @@ class EpochCallback(Callback):
             recall = recall if self.average is None else self.average(recall)
             net.history.record("valid_recall", recall)
             figures["recall"] = recall
-        if is_good:
-            weights = net.module_.state_dict()
-            self.good_weights_ = {name: value.clone() for name, value in weights.items()}
         attributes = None if self.attributes is None else partial(self.attributes, net)
         if self.progress.step(attributes, **figures):
             raise KeyboardInterrupt  # ends the training, as skorch has it
@@ -197,24 +192,14 @@ def train(training: Any) -> MetricNet:
     try:
         net.fit(training.rows, training.labels)
         if not has_finite_weights(net.module_):  # by the last step, which no loss sees
-            raise NotFinite(len(net.history), len(net.history[-1]["batches"]), "the weights were")
+            raise NotFinite(f"the weights were not finite in {_last_batch(net)}")
     except Interrupted:
         raise KeyboardInterrupt from None
     except NotFinite as error:
-        if watch.good_weights_ is None:
-            raise ValueError(
-                f"{error}, before one epoch was done: is X scaled? Try a smaller lr than {net.lr}."
-            ) from None
-        net.module_.load_state_dict(watch.good_weights_)
-        warnings.warn(
-            f"{error}; training stopped, and the weights of epoch {error.epoch - 1} are kept. Try "
-            f"a smaller lr than {net.lr}.",
-            ConvergenceWarning,
-            stacklevel=4,
-        )
+        watch.good_.restore(error, net.lr, stacklevel=6)
     net.make_batches = None
     watch.progress = watch.validation = watch.average = watch.make_metric = None
-    watch.attributes = watch.good_weights_ = None
+    watch.attributes = watch.good_ = None
     return net
 
 

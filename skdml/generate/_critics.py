@@ -1,4 +1,4 @@
-"""A critic: its share of the real rows, its network, and its part in one update."""
+"""A critic: its share of the real rows, its network, and its gradient in an update."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ._potentials import (
 
 @dataclass(frozen=True)
 class CriticSettings:
-    """What all critics share.
+    """Parameters of all critics.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class CriticSettings:
 
 
 class Part(NamedTuple):
-    """What a critic returns of an update.
+    """Answer of a critic in an update.
 
     Attributes
     ----------
@@ -70,8 +70,7 @@ class Part(NamedTuple):
     masses: NDArray
 
 
-@dataclass(frozen=True)
-class Term:
+class Term(NamedTuple):
     """One transport cost of an objective.
 
     Attributes
@@ -91,7 +90,7 @@ class Term:
 
 
 class Critic:
-    """A critic and its rows, which nobody else sees.
+    """A critic and its rows, which stay with it.
 
     Batches depend on the seed, the number of the critic and of the update alone, so that an
     update can be repeated elsewhere.
@@ -103,7 +102,7 @@ class Critic:
     rows : ndarray of shape (n_rows, n_features)
         Its share of the real rows, scaled, of float32.
     settings : CriticSettings
-        What all critics share.
+        Parameters of all critics.
     checkpoint : bytes or None, default=None
         The state to go on from.
     """
@@ -142,7 +141,6 @@ class Critic:
         return int(source.generate_state(1, np.uint64)[0] >> 1)
 
     def _draw(self, seed):
-        """Draw a batch of rows."""
         n_rows = min(self.settings.batch_size, len(self.rows))
         rng = np.random.default_rng(seed)
         return self.rows[rng.choice(len(self.rows), n_rows, replace=False)]
@@ -171,14 +169,11 @@ class Critic:
 
     def masses(self, potentials: NDArray) -> NDArray:
         """Return the masses of the cells of given potentials."""
-        masses = [
-            cell_masses(term.costs, part)
-            for term, part in zip(self._crossed, self._split(potentials), strict=True)
-        ]
+        masses = [cell_masses(term.costs, part) for term, part in self._split(potentials)]
         return np.concatenate(masses).astype(np.float32)
 
     def finish(self, potentials: NDArray) -> Part:
-        """End an update: let the critic's network step, and return what the generator needs.
+        """End an update: train the critic's network by a step, and return the critic's part.
 
         Parameters
         ----------
@@ -191,11 +186,12 @@ class Critic:
             Of the last batch of points.
         """
         # Cells of unequal mass are no transport: the dual value takes the place of their cost.
-        crossed = [
-            (cell_plan(term.costs, part), part, dual_value(term.costs, part))
-            for term, part in zip(self._crossed, self._split(potentials), strict=True)
-        ]
-        return self._end(crossed)
+        return self._end(
+            [
+                (cell_plan(term.costs, part), part, dual_value(term.costs, part))
+                for term, part in self._split(potentials)
+            ]
+        )
 
     def step(self, update: int, points: NDArray) -> Part:
         """Do an update at once, with the exact plans of the critic's own rows."""
@@ -204,29 +200,32 @@ class Critic:
 
     # Inside an update
 
+    def _split(self, potentials):
+        """Return the terms of rows and points, each with the potentials of its points."""
+        first = self._crossed[0].costs.shape[1]
+        return list(zip(self._crossed, (potentials[:first], potentials[first:]), strict=False))
+
     def _begin(self, update, points):
-        """Let the network step for all batches of points but the last, which is compared."""
+        """Train the network on all batches of points but the last, which is for the generator."""
         for step, batch in enumerate(points[:-1], 1):
             self._compare(update, step, batch)
             self._climb([_solve(term)[0] for term in self._terms])
         self._compare(update, 0, points[-1])
 
     def _end(self, crossed):
-        """Let the network step; return the part, by plans, potentials and values of the crossed."""
+        """Train the network by a step, given plan, potentials and value of the crossed terms."""
         solved = crossed + [_solve(term) for term in self._terms[len(crossed) :]]
         plans, _, values = zip(*solved, strict=True)
-        value = sum(term.share * one for term, one in zip(self._terms, values, strict=True))
+        masses = [plan.sum(axis=0) * plan.shape[1] for plan, _, _ in crossed]
         return Part(
             self._climb(plans),
-            value,
-            np.concatenate([part for _, part, _ in crossed]).astype(np.float32),
-            np.concatenate([plan.sum(axis=0) * plan.shape[1] for plan, _, _ in crossed]).astype(
-                np.float32
-            ),
+            sum(term.share * value for term, value in zip(self._terms, values, strict=True)),
+            np.concatenate([potentials for _, potentials, _ in crossed]).astype(np.float32),
+            np.concatenate(masses).astype(np.float32),
         )
 
     def _compare(self, update, step, points):
-        """Draw rows, and set the terms of the objective: what it costs to move what to where."""
+        """Draw rows, and set the terms of the objective."""
         seed = self._seed(update, step)
         rows = self._draw(seed)
         self._batch = self._describe(rows, points, seed)
@@ -245,7 +244,7 @@ class Critic:
         self._crossed = [term for term in self._terms if term.share > 0]
 
     def _describe(self, rows, points, seed):
-        """Return what is compared: features of rows and points, or the two as they are."""
+        """Return features of rows and points, or without a network the two as they are."""
         if self.network is None:
             return np.concatenate([rows, points], dtype=np.float64)
         self._points: Any = torch.tensor(points, requires_grad=True)
@@ -255,7 +254,7 @@ class Critic:
         return self._features.numpy(force=True).astype(np.float64)
 
     def _climb(self, plans):
-        """Let the network step along the gradient of the objective; return that by the points."""
+        """Train the network by a gradient step; return the gradient by the points."""
         slopes = np.zeros_like(self._batch)
         for term, plan in zip(self._terms, plans, strict=True):
             sides = (term.A, term.B, term.costs, plan), (term.B, term.A, term.costs.T, plan.T)
@@ -271,10 +270,6 @@ class Critic:
         self._features.backward(torch.from_numpy(slopes))
         self._optimizer.step()
         return self._points.grad.numpy()
-
-    def _split(self, potentials):
-        n_first = self._crossed[0].costs.shape[1]
-        return [potentials[:n_first], potentials[n_first:]][: len(self._crossed)]
 
 
 def _solve(term):

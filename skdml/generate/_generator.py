@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import warnings
 from collections.abc import Callable
@@ -16,9 +15,10 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from .._actors import start_actors
 from .._parallel import find_client, limit_threads
 from ..metrics import wasserstein_distance
-from ..utils._bases import BaseEstimator, DensityMixin
+from ..utils._bases import ClientMixin, DensityMixin
 from ..utils._fit import FitProgress, fit_method
 from ..utils._sklearn import (
     EstimatorMixin,
@@ -27,7 +27,7 @@ from ..utils._sklearn import (
     validate_data,
     validate_params,
 )
-from ..utils._torch import has_finite_weights, seeded_torch
+from ..utils._torch import has_finite_weights, seeded_torch, warn_not_finite
 from ..utils._typing import MatrixLike, RandomStateLike
 from ..utils.validation import check_scale
 from ._columns import learn_columns, mean_deviation
@@ -39,25 +39,23 @@ from ._generator_networks import (
     mlp_generator,
     try_network,
 )
-from ._generator_training import train
-from ._generator_workers import make_crew
+from ._generator_training import TrainingPlan, train
 
-# Samples that vary less than this share of what the rows do are called equal.
-_COLLAPSED = 0.01
-# Samples that vary by so many times as much, or by such a share, are not like the rows.
-_MOST_SPREAD = 3.0
-_N_LOOKED_AT = 256
+# Samples whose spread is below the first share of that of the rows have collapsed; above or below
+# the second factor, they are not like the rows.
+_COLLAPSED, _MAX_SPREAD = 0.01, 3.0
+_N_COLLAPSE_SAMPLES = 256
 _BLOCK = 4096
 # Up to so many rows, a batch may be larger than the data.
 _FEW_ROWS = 1000
-# Chosen on training digits and images that were held out.
-_LR = {"euclidean": 0.004, "learned": 0.002}
+# Learning rates with a Euclidean and with a learned cost, chosen on held-out digits and images.
+_LR = {False: 0.004, True: 0.002}
 _POINTS_PER_ROW = 3
-# Critics step by less than the generator: with equal rates they run ahead, and it learns slower.
-_CRITIC_SHARE = 0.25
+# Critics have a smaller rate: with equal rates they run ahead, and the generator learns slower.
+_CRITIC_LR_FACTOR = 0.25
 
 
-class WassersteinGenerator(DensityMixin, EstimatorMixin, BaseEstimator):
+class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin):
     """A network that draws new rows like those it was fitted on.
 
     Points that the network generates are compared with batches of real rows by optimal transport:
@@ -84,10 +82,10 @@ class WassersteinGenerator(DensityMixin, EstimatorMixin, BaseEstimator):
         other points. Without, small batches make samples less varied than rows. "auto" does so
         with a learned cost.
     n_critic_steps : int, default=1
-        Steps of a critic's network for one of the generator.
+        Steps of a critic's network for one of the generator; with a learned cost only.
     n_potential_steps : int, default=5
-        Steps towards the shared potentials in an update, with the shared coupling. Each takes one
-        round of messages.
+        Gradient steps on the shared potentials in an update, with the shared coupling only. Each
+        takes one round of messages.
     module : class, callable or torch.nn.Module, default=None
         The generator: a subclass of ``torch.nn.Module`` or a function that returns a module. It
         gets `latent_dim` and `n_features`, as far as it has such parameters. The module maps
@@ -126,11 +124,9 @@ class WassersteinGenerator(DensityMixin, EstimatorMixin, BaseEstimator):
         The generator. It returns scaled rows: use `sample`.
     critics_ : list of torch.nn.Module
         The critics' networks; empty with the Euclidean cost.
-    wasserstein_curve_ : ndarray of shape (`n_iter_`,)
-        The distance of points and rows in each update, on the batches of that update; with the
-        common scaling and the Euclidean cost in units of X.
-    seconds_curve_ : ndarray of shape (`n_iter_`,)
-        Seconds from the start of training to the end of each update.
+    history_ : dict of list
+        Per update: "wasserstein", the distance of its points and rows, with the common scaling and
+        the Euclidean cost in units of X; "seconds" since the start of training.
     potentials_ : ndarray of shape (n_points,) or (n_critics, n_points)
         The potentials of the points of the last update; with the shared coupling one for all
         critics.
@@ -186,8 +182,7 @@ class WassersteinGenerator(DensityMixin, EstimatorMixin, BaseEstimator):
 
     generator_: torch.nn.Module
     critics_: list[torch.nn.Module]
-    wasserstein_curve_: NDArray
-    seconds_curve_: NDArray
+    history_: dict[str, list]
     potentials_: NDArray
     masses_: NDArray
     traffic_: dict[str, float]
@@ -231,17 +226,6 @@ class WassersteinGenerator(DensityMixin, EstimatorMixin, BaseEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    # A client belongs to its process: clones share it, and nothing that is stored has it.
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "client": None}
-
-    def __sklearn_clone__(self) -> Self:
-        bare = copy.copy(self)
-        clone = super(WassersteinGenerator, bare).__sklearn_clone__()
-        clone.client = self.client
-        return clone
-
     # Fit
 
     @fit_method
@@ -263,68 +247,105 @@ class WassersteinGenerator(DensityMixin, EstimatorMixin, BaseEstimator):
         given = X
         X = validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=2)
         check_scale(X)
-        self._check_cost(len(X))
-        self._dtype = X.dtype
+        plan = self._make_plan(len(X), int(check_random_state(self.random_state).randint(2**31)))
+        self._dtype, self._seed = X.dtype, plan.seed
         self._columns = learn_columns(X, self.scaling)
-        self._seed = int(check_random_state(self.random_state).randint(2**31))
-        rows = np.random.default_rng(self._seed).permutation(self._columns.encode(X))
-        settings = self._critic_settings()
+        rows = np.random.default_rng(plan.seed).permutation(self._columns.encode(X))
+        settings = self._critic_settings(plan)
         shards = np.array_split(rows, self.n_critics)
+        critics = start_actors(
+            Critic,
+            [(number, shard, settings) for number, shard in enumerate(shards)],
+            n_jobs=self.n_jobs,
+            client=find_client(self.client),
+            name="critics",
+        )
         with (
             FitProgress(self, total=self.max_iter, X=given, y=y, description="update") as progress,
             limit_threads(1),
         ):
-            self.generator_ = self._make_generator(settings)
-            with make_crew(shards, settings, self.n_jobs, find_client(self.client)) as crew:
-                trained = self._train(crew, progress)
-            self._keep(trained, crew, settings)
-            self._look_for_collapse(rows)
+            generator = self._make_generator(settings, plan.seed)
+            with critics:
+                trained = train(
+                    generator,
+                    critics,
+                    plan,
+                    progress.begin,
+                    lambda value, network: progress.step(
+                        lambda: {"generator_": network()}, distance=value
+                    ),
+                )
+            self.n_iter_ = len(trained.history["seconds"])
+            if trained.error is not None:
+                warn_not_finite(trained.error, self.n_iter_, "update", plan.lr, stacklevel=5)
+            if not has_finite_weights(generator):
+                raise ValueError(
+                    f"the generator has weights that are not finite after {self.n_iter_} updates: "
+                    f"try a smaller lr than {plan.lr}."
+                )
+            self.generator_ = generator
+            self._set_attributes(trained, critics, settings, plan)
+            self._check_spread(rows, plan)
         return self
 
-    def _check_cost(self, n_rows):
-        """Check that parameters go together, and set what "auto" means."""
+    def _make_plan(self, n_rows, seed):
+        """Check parameters against each other, and return them with what "auto" stands for."""
         learned = self.cost == "learned" or (self.cost == "auto" and self.critic_module is not None)
-        if self.critic_module is not None and not learned:
+        for name, default, is_used, other in (
+            ("critic_module", None, learned, "cost='learned'"),
+            ("n_critic_steps", 1, learned, "cost='learned'"),
+            ("n_potential_steps", 5, self.coupling == "shared", "coupling='shared'"),
+        ):
+            if not is_used and getattr(self, name) != default:
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r} has no effect with cost={self.cost!r} and "
+                    f"coupling={self.coupling!r}: leave it at {default!r}, or give {other}."
+                )
+        debias = learned if self.debias == "auto" else bool(self.debias)
+        n_least = 2 if debias else 1
+        if self.n_critics * n_least > n_rows:
             raise ValueError(
-                "critic_module is the network of a learned cost, but cost='euclidean' has none: "
-                "give cost='learned', or no critic_module."
-            )
-        self._cost = "learned" if learned else "euclidean"
-        self._debias = learned if self.debias == "auto" else bool(self.debias)
-        self._lr = _LR[self._cost] if self.lr == "auto" else float(self.lr)
-        least = 2 if self._debias else 1
-        if self.n_critics * least > n_rows:
-            raise ValueError(
-                f"n_critics={self.n_critics} critics need {least} of the rows of X each, but X has "
-                f"{n_rows}: give fewer critics."
+                f"n_critics={self.n_critics} critics need {n_least} of the rows of X each, but X "
+                f"has {n_rows}: give fewer critics."
             )
         if self.batch_size > max(n_rows, _FEW_ROWS):
             raise ValueError(
                 f"batch_size={self.batch_size} is more than the {n_rows} rows of X: give at most "
                 f"{max(n_rows, _FEW_ROWS)}."
             )
-        self._n_points = self.batch_size
-        if self._debias:
-            self._n_points = min(self.batch_size, n_rows // self.n_critics)
+        n_points = self.batch_size
+        if debias:
+            n_points = min(self.batch_size, n_rows // self.n_critics)
         elif not learned:
-            self._n_points = _POINTS_PER_ROW * self.batch_size
+            n_points = _POINTS_PER_ROW * self.batch_size
+        is_shared = self.coupling == "shared" and self.n_critics > 1
+        return TrainingPlan(
+            learned=learned,
+            debias=debias,
+            lr=_LR[learned] if self.lr == "auto" else float(self.lr),
+            n_points=n_points,
+            latent_dim=int(self.latent_dim),  # True is a number, too
+            n_critic_steps=self.n_critic_steps,
+            n_potential_steps=self.n_potential_steps if is_shared else None,
+            max_iter=self.max_iter,
+            seed=seed,
+        )
 
-    def _critic_settings(self):
-        maker = None
-        if self._cost == "learned":
-            given = self.critic_module is not None
-            maker = functools.partial(
+    def _critic_settings(self, plan):
+        make = None
+        if plan.learned:
+            make = functools.partial(
                 make_network,
-                self.critic_module if given else mlp_critic,
+                mlp_critic if self.critic_module is None else self.critic_module,
                 "critic_module",
                 n_features=self.n_features_in_,
             )
-        lr = _CRITIC_SHARE * self._lr
-        return CriticSettings(maker, self._debias, self.batch_size, lr, self._seed)
+        lr = _CRITIC_LR_FACTOR * plan.lr
+        return CriticSettings(make, plan.debias, self.batch_size, lr, plan.seed)
 
-    def _make_generator(self, settings):
-        """Return a new generator, after a try of both kinds of networks."""
-        with seeded_torch(self._seed):
+    def _make_generator(self, settings, seed):
+        """Return a new generator, after a forward pass of both kinds of networks."""
+        with seeded_torch(seed):
             generator = make_network(
                 mlp_generator if self.module is None else self.module,
                 "module",
@@ -336,94 +357,54 @@ class WassersteinGenerator(DensityMixin, EstimatorMixin, BaseEstimator):
                 try_network(settings.make_network(), self.n_features_in_, "critic_module")
         return generator
 
-    @property
-    def _is_shared(self):
-        return self.coupling == "shared" and self.n_critics > 1
-
-    def _train(self, crew, progress):
-        trained = train(
-            self.generator_,
-            crew,
-            latent_dim=int(self.latent_dim),  # True is a number, too
-            n_points=self._n_points,
-            n_critic_steps=self.n_critic_steps if self._cost == "learned" else 1,
-            n_potential_steps=self.n_potential_steps if self._is_shared else None,
-            lr=self._lr,
-            max_iter=self.max_iter,
-            seed=self._seed,
-            begin=progress.begin,
-            report=lambda value, network: progress.step(
-                lambda: {"generator_": network()}, distance=value
-            ),
-        )
-        if not trained.values:
-            raise ValueError(f"{trained.stopped}: try a smaller lr than {self._lr}.")
-        if not has_finite_weights(self.generator_):
-            raise ValueError(
-                f"the generator has weights that are not finite after {len(trained.values)} "
-                f"updates: try a smaller lr than {self._lr}."
-            )
-        return trained
-
-    def _keep(self, trained, crew, settings):
-        """Set the fitted attributes."""
-        if trained.stopped:
-            warnings.warn(
-                f"{trained.stopped}; training stopped there. Try a smaller lr than {self._lr}.",
-                ConvergenceWarning,
-                stacklevel=5,
-            )
+    def _set_attributes(self, trained, critics, settings, plan):
         networks = [
             Critic(number, np.empty((0, 0)), settings, checkpoint).network
-            for number, checkpoint in enumerate(crew.checkpoints)
+            for number, checkpoint in enumerate(critics.checkpoints)
         ]
         self.critics_ = [fix_weights(network) for network in networks if network is not None]
-        self.n_iter_ = len(trained.values)
-        values = np.array(trained.values)
-        if self._cost == "euclidean":  # a squared distance
-            values = np.sqrt(np.maximum(values, 0)) * self._columns.unit
-        self.wasserstein_curve_ = values
-        self.seconds_curve_ = np.array(trained.seconds)
+        self.history_ = trained.history
+        if not plan.learned:  # a squared distance
+            values = np.maximum(self.history_["wasserstein"], 0)
+            self.history_["wasserstein"] = (np.sqrt(values) * self._columns.unit).tolist()
         potentials = [part.potentials for part in trained.parts]
-        self.potentials_ = potentials[0] if self._is_shared else np.stack(potentials)
+        is_shared = plan.n_potential_steps is not None
+        self.potentials_ = potentials[0] if is_shared else np.stack(potentials)
         self.masses_ = np.mean([part.masses for part in trained.parts], axis=0)
-        self.traffic_ = self._measure_traffic(crew)
-
-    def _measure_traffic(self, crew):
-        total = dict(crew.traffic)
-        checkpoints = total.pop("checkpoint", 0)
+        traffic = dict(critics.traffic)
+        checkpoints = traffic.pop("checkpoint", 0)
         weights = sum(p.numel() for p in self.generator_.parameters())
         if self.critics_:
-            steps = self.n_critic_steps
-            weights += steps * sum(p.numel() for p in self.critics_[0].parameters())
-        return {
-            "update": sum(total.values()) / self.n_iter_,
+            weights += plan.n_critic_steps * sum(p.numel() for p in self.critics_[0].parameters())
+        self.traffic_ = {
+            "update": sum(traffic.values()) / self.n_iter_,
             "checkpoint": checkpoints / self.n_iter_,
             # Gradients of float32 go out, and their mean comes back.
             "all_reduce": 2 * 4 * weights,
         }
 
-    def _look_for_collapse(self, rows):
-        samples = self._draw(_N_LOOKED_AT, np.random.RandomState(self._seed))
+    def _check_spread(self, rows, plan):
+        """Warn of samples that spread more or less than the rows."""
+        samples = self._draw(_N_COLLAPSE_SAMPLES, np.random.RandomState(plan.seed))
         samples = self._columns.encode(self._columns.decode(samples))
         if not np.isfinite(samples).all():
             warnings.warn(
-                f"the generator's samples are not all finite: try a smaller lr than {self._lr}.",
+                f"the generator's samples are not all finite: try a smaller lr than {plan.lr}.",
                 ConvergenceWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
             return
         spread, expected = mean_deviation(samples), mean_deviation(rows)
-        if expected / _MOST_SPREAD <= spread <= _MOST_SPREAD * expected:
+        if expected / _MAX_SPREAD <= spread <= _MAX_SPREAD * expected:
             return
         problem = "'s samples spread too much" if spread > expected else "'s samples are too alike"
         if spread < _COLLAPSED * expected:
             problem = " collapsed: its samples are all equal, or nearly so"
-        more = "" if self._debias else ", debias=True"
+        more = "" if plan.debias else ", debias=True"
         warnings.warn(
             f"the generator{problem}. Their columns vary by {spread:.2g} and those of X by "
             f"{expected:.2g}, scaled. Try max_iter above {self.n_iter_}, a smaller lr than "
-            f"{self._lr}, a batch_size above {self.batch_size}{more}, or another module.",
+            f"{plan.lr}, a batch_size above {self.batch_size}{more}, or another module.",
             ConvergenceWarning,
             stacklevel=5,
         )

@@ -231,7 +231,7 @@ class GeneratorTrainingDisplay:
             The drawn display.
         """
         check_is_fitted(estimator)
-        return cls.from_predictions(estimator.wasserstein_curve_, estimator.masses_, ax=ax)
+        return cls.from_predictions(estimator.history_["wasserstein"], estimator.masses_, ax=ax)
 
     @classmethod
     def from_predictions(cls, curve: ArrayLike, masses: ArrayLike, *, ax: Any = None) -> Self:

@@ -5,12 +5,32 @@ Needs the extra `deep`.
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+
 from .._optional import optional_import
 
 for _package in ("torch", "skorch"):
     optional_import(_package, "skdml.semisupervised")
 
-from ._split import PartiallyLabelledKFold  # noqa: E402
+from ._partial_folds import PartiallyLabelledKFold  # noqa: E402
 from ._ssdml import SSDMLEmbedder  # noqa: E402
+from ._ssdml_methods import (  # noqa: E402
+    Partition,
+    SemiSupervisedMethod,
+    method_names,
+    register_method,
+)
 
-__all__ = ["PartiallyLabelledKFold", "SSDMLEmbedder"]
+for _module in pkgutil.iter_modules(__path__, f"{__name__}."):
+    if "._method_" in _module.name:  # these register methods
+        importlib.import_module(_module.name)
+
+__all__ = [
+    "PartiallyLabelledKFold",
+    "Partition",
+    "SSDMLEmbedder",
+    "SemiSupervisedMethod",
+    "method_names",
+    "register_method",
+]

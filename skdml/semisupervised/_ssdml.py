@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
-import warnings
 from collections.abc import Callable, Sequence
 from numbers import Integral, Real
 from typing import Any, Literal, Self
@@ -12,7 +12,6 @@ from typing import Any, Literal, Self
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
@@ -27,12 +26,16 @@ from ..utils._parts import PartParamsMixin, params_of
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions
 from ..utils._torch import choose_device, seeded_torch
 from ..utils._typing import MatrixLike, RandomStateLike
-from ..utils.validation import check_varies, encode, label_vector
-from ._input import check_neighbors, encode_partial_labels, labelled_rows
-from ._ssdml_objectives import make_objective
+from ..utils.validation import (
+    check_neighbors,
+    check_varies,
+    encode,
+    encode_partial_labels,
+    label_vector,
+    labelled_rows,
+)
+from ._ssdml_methods import make_method
 from ._ssdml_training import MetricModel, Plan, final_factor, propagate_all, train
-
-METHODS = ("ssdml", "lrml", "seraph", "isdml", "apllr", "apit")
 
 
 class SSDMLEmbedder(
@@ -45,18 +48,23 @@ class SSDMLEmbedder(
 ):
     """Semi-supervised deep metric learning: a few labels, and many samples without one.
 
-    Samples are joined to their nearest neighbours, and the labels flow along this graph. Pairs that
-    share a propagated class should be near each other, pairs of different classes far apart: a
-    network and a linear map behind it are trained for that, and the network's own graph takes over.
+    Labels are propagated along a graph of nearest neighbours. Samples that share a propagated class
+    should be near each other, samples of different classes far apart: a network and a linear map L
+    behind it are trained for that, and the next graph is of the network's features.
     Read more in the :ref:`user guide <ssdml>`.
 
     Parameters
     ----------
-    method : {"ssdml", "lrml", "seraph", "isdml", "apllr", "apit"}, default="ssdml"
-        "ssdml" learns from triplets of propagated affinity. The others are older methods: Laplacian
-        regularisation (LRML), entropy regularisation (SERAPH), a Laplacian by density (ISDML), and
-        affinity propagation from a prior metric, by a likelihood ratio (APLLR) or by ITML (APIT).
-        Their weights are parameters such as ``loss__graph_weight``.
+    method : str, default="ssdml"
+        "ssdml" learns from triplets by propagated affinity. Older methods are "lrml" (Laplacian
+        regularisation), "seraph" (entropy regularisation), "isdml" (a Laplacian by density),
+        "apllr" and "apit" (affinity propagation from a prior metric, a likelihood ratio or ITML).
+        :func:`register_method` adds others. See Notes for their parameters.
+    recipe : {"default", "paper"}, default="default"
+        "paper" is the recipe of SSDML as printed: a directed graph with equal weights, of the
+        network's features from the beginning; triplets from halves of the neighbourhoods; L
+        trained in turn with the network, by conjugate gradients on the Stiefel manifold. It
+        collapses with small neighbourhoods. For other methods it changes the graphs.
     module : {"mlp", "convnet"}, class, torch.nn.Module or None, default="mlp"
         The network: fully connected, for tables; convolutional, for images, on their oriented
         gradients (on pixels with ``module__gradients=False``); a subclass of ``torch.nn.Module``
@@ -68,45 +76,24 @@ class SSDMLEmbedder(
     n_neighbors : int, default=10
         k, the neighbours of a sample in the graph; an even number.
     propagation : float, default=0.99
-        gamma, how far labels flow: the share that a sample takes from its neighbours in each step.
-    angle : float, default=40
-        alpha, the upper bound of the angle at the negative of a triplet, in degrees.
-    graph : {"symmetric", "directed"}, default="symmetric"
-        "symmetric" has edges weighted by similarity, scaled by the degrees of both ends; "directed"
-        is the paper's, with equal weights of the k neighbours.
-    mining : {"affinity", "neighbourhood"}, default="affinity"
-        "affinity" takes positives and negatives by the propagated classes; "neighbourhood" is the
-        paper's, halves of the k neighbours.
-    orthogonal : bool, default=True
-        Whether L, the map behind the network, has orthonormal columns. Of "ssdml" only.
-    training : {"joint", "alternating"}, default="joint"
-        Whether network and L are trained together by gradients, or take turns as in the paper, L
-        by conjugate gradients on the Stiefel manifold. The other methods always take turns.
+        gamma, the share that a sample takes from its neighbours in each step of propagation.
     partition_size : int, default=9000
-        Unlabelled samples that are joined in a graph with all labelled ones.
+        Unlabelled samples in a graph, beside all labelled ones.
     epochs_per_partition : int, default=10
-        Epochs after which other samples are drawn, and the graph and its labels are made anew.
+        Epochs after which other samples are drawn, for a new graph.
     max_epochs : int, default=50
         Epochs in all.
-    initial_graph : {"input", "network"}, default="input"
-        The first graph is of the input, which is oriented gradients for images, or of the untrained
-        network. With "input", the input counts later too: classes are the geometric mean of what
-        flows along all graphs.
-    instance_weight : float, default=0.5
-        The weight of a term which tells each sample, changed at random, from others that may be of
-        another class: it keeps what the classes forget. Without `augment`, a sample goes with one
-        of its neighbours. Of mining="affinity" only.
     pretrain_epochs : int, default=0
-        Epochs of training on the labelled samples alone before that, as a classifier.
+        Epochs of supervised training on the labelled samples before that, as a classifier.
     batch_size : int, default=200
-        Samples of a batch; triplets, with mining="neighbourhood".
+        Samples of a batch; triplets, with ``recipe="paper"``.
     optimizer : {"adam", "adamw", "sgd"} or class, default="adam"
         The optimiser, with further parameters as ``optimizer__...``.
     lr : float, default=0.001
         The learning rate at the beginning. It falls to zero along a cosine.
     augment : {"affine"} or callable, default=None
-        Changes samples at random: "affine" turns, scales, shears and shifts images a little; a
-        callable takes and returns a tensor.
+        Random augmentation: "affine" turns, scales, shears and shifts images a little; a callable
+        takes and returns a tensor.
     input_shape : tuple (channels, height, width), default=None
         The shape of an image where rows of X are flattened images.
     device : str, default="auto"
@@ -116,13 +103,14 @@ class SSDMLEmbedder(
     verbose : int, default=0
         1 shows a progress bar on a terminal.
     **kwargs
-        Parameters of the parts, such as ``module__hidden=(64,)`` or ``optimizer__weight_decay``.
+        Parameters of the parts, such as ``module__hidden=(64,)``, ``optimizer__weight_decay`` or
+        ``loss__angle``.
 
     Attributes
     ----------
     components_ : ndarray of shape (n_components, n_outputs)
         L', the linear map of the network's outputs, or of the columns of X. Its rows are
-        orthonormal with `orthogonal`.
+        orthonormal with ``method="ssdml"``, unless ``loss__orthogonal=False``.
     module_ : torch.nn.Module or None
         The trained network.
     propagated_labels_ : ndarray of shape (n_samples,)
@@ -133,8 +121,9 @@ class SSDMLEmbedder(
         The share of that class, between 0 and 1.
     graph_statistics_ : list of dict
         Of each partition's graph: n_nodes, n_edges, n_components, n_unreached, mean_confidence.
-    history_ : list of dict
-        Epoch, partition, loss and seconds.
+    history_ : dict of list
+        Per epoch: "partition", its number; "loss", where a network or L is trained by gradients;
+        "seconds" since the start of training.
     classes_ : ndarray of shape (n_classes,)
         The classes.
     n_features_in_ : int
@@ -147,6 +136,19 @@ class SSDMLEmbedder(
     skdml.deep.DeepMetricEmbedder : Learns from labelled samples alone.
     skdml.semisupervised.PartiallyLabelledKFold : Cross-validation with unlabelled samples.
     sklearn.semi_supervised.LabelSpreading : Labels along a graph, without learning a metric.
+
+    Notes
+    -----
+    The parameters of a method are given as ``loss__name``; those of another method are an error, as
+    are parameters that a linear metric in closed form (``module=None``) has no use for.
+
+    - "ssdml": `angle` (alpha, the bound of the angle at the negative of a triplet, 40 degrees).
+      With ``recipe="default"`` also `instance_weight` (0.5), the weight of an InfoNCE term that
+      tells each sample, augmented twice, from samples of other classes, and `orthogonal` (True),
+      whether L has orthonormal columns.
+    - "lrml", "isdml", "apllr", "apit": `similar_weight` (1), `dissimilar_weight` (0.5) and
+      `graph_weight` (1).
+    - "seraph": `entropy_weight` (0.1) and `trace_weight` (0.01).
 
     References
     ----------
@@ -169,21 +171,15 @@ class SSDMLEmbedder(
     """
 
     _parameter_constraints: dict = {
-        "method": [StrOptions(set(METHODS))],
+        "method": [str],
+        "recipe": [StrOptions({"default", "paper"})],
         "module": [StrOptions(set(NAMED)), callable, None],
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "n_neighbors": [Interval(Integral, 2, None, closed="left")],
         "propagation": [Interval(Real, 0, 1, closed="neither")],
-        "angle": [Interval(Real, 0, 90, closed="neither")],
-        "graph": [StrOptions({"symmetric", "directed"})],
-        "mining": [StrOptions({"affinity", "neighbourhood"})],
-        "orthogonal": ["boolean"],
-        "training": [StrOptions({"joint", "alternating"})],
         "partition_size": [Interval(Integral, 1, None, closed="left")],
         "epochs_per_partition": [Interval(Integral, 1, None, closed="left")],
         "max_epochs": [Interval(Integral, 1, None, closed="left")],
-        "initial_graph": [StrOptions({"input", "network"})],
-        "instance_weight": [Interval(Real, 0, None, closed="left")],
         "pretrain_epochs": [Interval(Integral, 0, None, closed="left")],
         "batch_size": [Interval(Integral, 2, None, closed="left")],
         "optimizer": [StrOptions(set(OPTIMIZERS)), callable],
@@ -202,26 +198,20 @@ class SSDMLEmbedder(
     propagated_labels_: NDArray
     propagated_confidence_: NDArray
     graph_statistics_: list[dict[str, Any]]
-    history_: list[dict[str, Any]]
+    history_: dict[str, list]
     classes_: NDArray
 
     def __init__(
         self,
         method: str = "ssdml",
+        recipe: str = "default",
         module: str | Callable[..., Any] | None = "mlp",
         n_components: int = 64,
         n_neighbors: int = 10,
         propagation: float = 0.99,
-        angle: float = 40,
-        graph: str = "symmetric",
-        mining: str = "affinity",
-        orthogonal: bool = True,
-        training: str = "joint",
         partition_size: int = 9000,
         epochs_per_partition: int = 10,
         max_epochs: int = 50,
-        initial_graph: str = "input",
-        instance_weight: float = 0.5,
         pretrain_epochs: int = 0,
         batch_size: int = 200,
         optimizer: str | Callable[..., Any] = "adam",
@@ -234,20 +224,14 @@ class SSDMLEmbedder(
         **kwargs: Any,
     ) -> None:
         self.method = method
+        self.recipe = recipe
         self.module = module
         self.n_components = n_components
         self.n_neighbors = n_neighbors
         self.propagation = propagation
-        self.angle = angle
-        self.graph = graph
-        self.mining = mining
-        self.orthogonal = orthogonal
-        self.training = training
         self.partition_size = partition_size
         self.epochs_per_partition = epochs_per_partition
         self.max_epochs = max_epochs
-        self.initial_graph = initial_graph
-        self.instance_weight = instance_weight
         self.pretrain_epochs = pretrain_epochs
         self.batch_size = batch_size
         self.optimizer = optimizer
@@ -284,98 +268,102 @@ class SSDMLEmbedder(
             The fitted estimator.
         """
         self._check_part_params()
+        method = make_method(self.method, self.recipe, params_of(self._part_params(), "loss"))
+        self._check_unused(method)
         given = X
         X, self._sample_shape = self._check_samples(X, reset=True)
         check_varies(X)
         self.classes_, codes = encode_partial_labels(
-            y, len(X), type(self).__name__, needs_pairs=self.method != "ssdml"
+            y, len(X), type(self).__name__, method.needs_pairs
         )
         n_nodes = min(len(X), int((codes >= 0).sum()) + self.partition_size)
         check_neighbors(self.n_neighbors, n_nodes)
         check_changes(self.augment, self._sample_shape)
-        if self.training == "alternating" and self.method == "ssdml" and not self.orthogonal:
-            raise ValueError(
-                "training='alternating' moves L among orthonormal matrices: it needs "
-                "orthogonal=True, or use training='joint'."
-            )
         seed = int(check_random_state(self.random_state).randint(2**31))
         with (
             FitProgress(self, total=self.max_epochs, X=given, y=y, description="epoch") as progress,
             seeded_torch(seed),
         ):
-            self._fit_model(self._to_tensor(X), codes, np.random.default_rng(seed), progress)
+            samples, rng = self._to_tensor(X), np.random.default_rng(seed)
+            self._fit_model(samples, codes, method, rng, progress)
         return self
 
-    def _fit_model(self, samples, codes, rng, progress):
-        is_ssdml = self.method == "ssdml"
-        orthogonal = self.orthogonal and is_ssdml
-        if self.module is None:  # in a unit of the data, and around its mean
+    def _check_unused(self, method):
+        """Refuse parameters that have no effect on a linear metric, away from their default."""
+        if self.module is not None:
+            return
+        names, prefixes = ["pretrain_epochs"], ["module__"]
+        if method.metric != "gradient":
+            names += ["batch_size", "optimizer", "lr", "augment"]
+            prefixes += ["optimizer__"]
+        if method.metric == "closed form":
+            names += ["max_epochs", "epochs_per_partition"]
+        signature = inspect.signature(SSDMLEmbedder).parameters
+        changed = [name for name in names if getattr(self, name) != signature[name].default]
+        changed += [name for name in vars(self) if name.startswith(tuple(prefixes))]
+        for name in changed:
+            raise ValueError(
+                f"{name}={getattr(self, name)!r} has no effect with method={self.method!r}, "
+                f"recipe={self.recipe!r} and module=None: leave it out, or give a module."
+            )
+
+    def _fit_model(self, samples, codes, method, rng, progress):
+        if self.module is None:  # centred, and scaled to a mean squared length of 1
             samples = samples.flatten(1) if self.input_shape is None else samples
             samples = samples - samples.mean(0)
             samples = samples / samples.flatten(1).square().sum(1).mean().sqrt().clamp_min(1e-12)
-        plan = self._make_plan()
-        joint = self.training == "joint"
-        model = self._make_model(samples, orthogonal, parametrized=orthogonal and joint)
-        objective = make_objective(
-            self.method,
-            self.mining,
-            self.angle,
-            self.propagation,
-            self.instance_weight,
-            params_of(self._part_params(), "loss"),
-        )
-        training = train(
-            model,
-            samples,
-            codes,
-            objective,
-            plan,
-            self._make_optimizer,
-            rng,
-            progress.begin,
-            lambda **figures: progress.step(
-                lambda: self._model_attributes(copy.deepcopy(model), orthogonal), **figures
-            ),
-        )
-        self._report(training)
+        plan = self._make_plan(method)
+        model = self._make_model(samples, method)
+
+        def attributes(model):
+            return {
+                "components_": np.ascontiguousarray(final_factor(model, method.orthogonal).T),
+                "module_": None if model.backbone is None else model.backbone.to("cpu"),
+            }
+
+        def report(**figures):
+            return progress.step(lambda: attributes(copy.deepcopy(model)), **figures)
+
+        training = train(model, samples, codes, method, plan, rng, progress.begin, report)
         self.history_, self.graph_statistics_ = training.history, training.graphs
         classes = propagate_all(model, samples, codes, plan, rng)
-        self.__dict__.update(self._model_attributes(model, orthogonal))
+        self.__dict__.update(attributes(model))
         self.propagated_confidence_ = classes.max(axis=1)
         self.propagated_labels_ = self._name_classes(classes)
 
-    @staticmethod
-    def _model_attributes(model, orthogonal):
-        return {
-            "components_": np.ascontiguousarray(final_factor(model, orthogonal).T),
-            "module_": None if model.backbone is None else model.backbone.to("cpu"),
-        }
-
-    def _make_plan(self):
-        # One partition gives the linear metric of a closed form.
-        once = self.module is None and self.method != "ssdml"
+    def _make_plan(self, method):
+        optimizer: Any = self.optimizer
+        if isinstance(optimizer, str):
+            optimizer = OPTIMIZERS[optimizer]
+        elif not inspect.isclass(optimizer):
+            raise TypeError(f"optimizer must be a name or a class, got {optimizer!r}.")
+        augment = augment_affine if self.augment == "affine" else copy_part("augment", self.augment)
         return Plan(
             n_neighbors=self.n_neighbors,
-            damping=self.propagation,
-            graph=self.graph,
-            initial_graph=self.initial_graph,
+            propagation=self.propagation,
+            paper=self.recipe == "paper",
             partition_size=self.partition_size,
             epochs_per_partition=self.epochs_per_partition,
-            max_epochs=1 if once else self.max_epochs,
-            batch_size=self.batch_size,
-            alternating=self.training == "alternating",
-            augment=augment_affine
-            if self.augment == "affine"
-            else copy_part("augment", self.augment),
-            device=choose_device(self.device),
+            # A linear metric in closed form is that of one graph.
+            max_epochs=1
+            if self.module is None and method.metric == "closed form"
+            else self.max_epochs,
             pretrain_epochs=self.pretrain_epochs,
+            batch_size=self.batch_size,
+            lr=self.lr,
+            make_optimizer=functools.partial(
+                optimizer, lr=self.lr, **params_of(self._part_params(), "optimizer")
+            ),
+            augment=augment,
+            device=choose_device(self.device),
         )
 
-    def _make_model(self, samples, orthogonal, parametrized):
+    def _make_model(self, samples, method):
+        parametrized = method.orthogonal and method.metric == "gradient"
         if self.module is None:
             width = samples[0].numel()
             n_components = min(self.n_components, width)
-            if orthogonal and n_components == width:
+            if method.orthogonal and n_components == width:
                 n_components = -(-width // 2)
             return MetricModel(None, width, n_components, parametrized)
         module = find_module(self.module)
@@ -391,29 +379,6 @@ class SSDMLEmbedder(
                 f"{type(backbone).__name__}: take fewer components, or a wider network."
             )
         return MetricModel(backbone, width, self.n_components, parametrized)
-
-    def _make_optimizer(self, parameters):
-        optimizer = self.optimizer
-        if not (isinstance(optimizer, str) or inspect.isclass(optimizer)):
-            raise TypeError(f"optimizer must be a name or a class, got {optimizer!r}.")
-        make: Any = OPTIMIZERS[optimizer] if isinstance(optimizer, str) else optimizer
-        return make(parameters, lr=self.lr, **params_of(self._part_params(), "optimizer"))
-
-    def _report(self, training):
-        """Warn of a training that broke off, or raise where nothing was learned."""
-        error = training.failure
-        if error is None:
-            return
-        if not training.history:
-            raise ValueError(
-                f"{error}, before one epoch was done: is X scaled? Try a smaller lr than {self.lr}."
-            )
-        warnings.warn(
-            f"{error}; training stopped, and the weights of epoch {error.epoch - 1} are kept. Try "
-            f"a smaller lr than {self.lr}.",
-            ConvergenceWarning,
-            stacklevel=6,
-        )
 
     def _name_classes(self, classes):
         names = self.classes_[classes.argmax(axis=1)]

@@ -1,9 +1,9 @@
-"""The training loop: partitions, their graphs, and epochs of batches on them."""
+"""Training loop of SSDMLEmbedder: partitions, their graphs, and epochs of batches on them."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,31 +15,33 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations
 
-from ..deep._data import _Shuffled, augmented
+from ..deep._data import Shuffled, augmented
 from ..deep._hog import oriented_gradients
-from ..deep._train import NotFinite, embed
+from ..deep._train import embed
 from ..deep.modules import check_embeddings
-from ..utils._torch import has_finite_weights
-from ._affinity import class_distributions, describe_graph, make_graph, propagate_classes
-from ._ssdml_objectives import GraphObjective, Partition
+from ..utils._fit import record
+from ..utils._torch import LastGood, NotFinite
+from ._label_propagation import class_distributions, describe_graph, make_graph, propagate_classes
+from ._method_laplacian import LRML
+from ._ssdml_methods import Partition, SemiSupervisedMethod
 from ._stiefel import orthonormal
 
 # An epoch has at least so many batches: small data sets are gone through several times.
 _MIN_BATCHES = 30
-# Labelled rows that come with each batch, beside those that are in it: one in so many.
+# One in so many samples of a batch is a labelled one in addition.
 _LABELLED_SHARE = 8
 # About so many cells of oriented gradients along the shorter side of an image.
 _CELLS = 7
-# A graph of a table with more columns is of the columns as they are.
+# With more columns, a table has the graph of its columns alone.
 _MAX_COLUMNS = 500
-# Of the dissimilar pairs in its metric: they are nearly all pairs, and say little of a column.
+# Of LRML for the graph of a table: dissimilar pairs are nearly all, and say little of a column.
 _DISSIMILAR_WEIGHT = 0.1
 # Logits of pretraining are cosines times this.
 _LOGIT_SCALE = 16.0
 
 
 class MetricModel(nn.Module):
-    """A network, its output at unit length, and L behind it; or L alone.
+    """A network, its output at unit length, and the linear map L behind it; or L alone.
 
     Parameters
     ----------
@@ -62,7 +64,7 @@ class MetricModel(nn.Module):
             parametrizations.orthogonal(self.projection, orthogonal_map="cayley")
 
     def features(self, X: Tensor) -> Tensor:
-        """Return what comes before L."""
+        """Return the input of L."""
         if self.backbone is None:
             return X.flatten(1)
         output = check_embeddings(self.backbone(X), len(X), self.backbone)
@@ -84,46 +86,48 @@ class MetricModel(nn.Module):
             self.projection.weight.copy_(weight)
 
     def embed_features(self, X: Tensor, device: str) -> NDArray:
-        """Return what comes before L, for many samples, without gradients."""
+        """Return the input of L for many samples, without gradients."""
         if self.backbone is None:
             return X.flatten(1).numpy().astype(float)
         return embed(self.backbone, X, device).astype(float)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Plan:
-    """How to train: the parameters of the estimator that the loop needs."""
+    """Parameters of SSDMLEmbedder that the training loop needs."""
 
     n_neighbors: int
-    damping: float
-    graph: str
-    initial_graph: str
+    propagation: float
+    paper: bool
     partition_size: int
     epochs_per_partition: int
     max_epochs: int
+    pretrain_epochs: int
     batch_size: int
-    alternating: bool
+    lr: float
+    make_optimizer: Callable[[list], torch.optim.Optimizer]
     augment: Callable[[Tensor], Tensor] | None
     device: str
-    pretrain_epochs: int = 0
+
+    def load(self, X: Tensor) -> Tensor:
+        """Return samples for a training step: augmented, on the device."""
+        return (X if self.augment is None else augmented(self.augment, X)).to(self.device)
 
 
 @dataclass
 class Training:
-    """What came out: history of the epochs, and figures of the graphs."""
+    """History of the epochs, and statistics of the graphs."""
 
-    history: list[dict[str, Any]] = field(default_factory=list)
+    history: dict[str, list] = field(default_factory=dict)
     graphs: list[dict[str, float]] = field(default_factory=list)
-    failure: NotFinite | None = None
 
 
 def train(
     model: MetricModel,
     samples: Tensor,
     codes: NDArray,
-    objective: Any,
+    method: SemiSupervisedMethod,
     plan: Plan,
-    make_optimizer: Callable[[list], torch.optim.Optimizer],
     rng: np.random.Generator,
     begin: Callable[[], None],
     report: Callable[..., bool],
@@ -133,17 +137,16 @@ def train(
     Parameters
     ----------
     model : MetricModel
-        Trained in place.
+        Trained in place. If a loss or a weight is not finite, it keeps the weights of the last
+        good epoch, with a warning.
     samples : Tensor of shape (n_samples, ...)
-        All rows.
+        All samples.
     codes : ndarray of shape (n_samples,)
         The numbers of their classes; -1 where unknown.
-    objective : object
-        What `make_objective` returned.
+    method : SemiSupervisedMethod
+        Loss and metric.
     plan : Plan
-        How.
-    make_optimizer : callable
-        Makes an optimiser of parameters.
+        The parameters.
     rng : numpy Generator
         Draws partitions and batches.
     begin : callable
@@ -154,81 +157,62 @@ def train(
     Returns
     -------
     training : Training
-        With `failure` where the loss was not finite; the model then has the weights of the last
-        epoch that was.
+        History and graphs.
     """
+    start, result, good = time.perf_counter(), Training(), LastGood(model)
     model.to(plan.device)
-    if plan.pretrain_epochs and model.backbone is not None:
-        pretrain(model, samples, codes, plan, make_optimizer, rng)
+    if plan.pretrain_epochs:
+        pretrain(model, samples, codes, plan, rng)
     partitions = draw_partitions(codes, plan.partition_size, rng)
-    # The metric has a step of its own: by a closed form, or by descent on the Stiefel manifold.
-    by_steps = plan.alternating or not objective.has_gradient_metric
-    model.projection.requires_grad_(not by_steps)
+    model.projection.requires_grad_(method.metric == "gradient")
     optimizer = schedule = None
     parameters = [p for p in model.parameters() if p.requires_grad]
-    n_batches = count_batches(samples, codes, plan)
+    n_nodes = min(len(codes), int((codes >= 0).sum()) + plan.partition_size)
+    n_batches = max(_MIN_BATCHES, -(-n_nodes // plan.batch_size))
     if parameters:
-        optimizer = make_optimizer(parameters)
+        optimizer = plan.make_optimizer(parameters)
         n_steps = plan.max_epochs * n_batches
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, n_steps)
-    result, good = Training(), None
     for epoch in range(1, plan.max_epochs + 1):
         begin()
-        start = time.perf_counter()
         if (epoch - 1) % plan.epochs_per_partition == 0:
             rows = next(partitions)
             partition = make_partition(model, samples, rows, codes, plan, rng, epoch == 1)
-            objective.begin(partition, rng)
+            method.begin(partition, rng)
             result.graphs.append(
                 describe_graph(partition.graph, partition.codes, partition.classes)
             )
-        if by_steps:
-            features = model.embed_features(samples[partition.rows], plan.device)
-            model.factor = objective.move_metric(features, model.factor, rng)
+        if method.metric != "gradient":
+            features = model.embed_features(samples[rows], plan.device)
+            model.factor = method.find_metric(features, model.factor, rng)
         figures = {}
-        if optimizer is not None:
-            batches = draw_batches(objective, partition, plan, n_batches, rng)
-            some = samples[partition.rows]
-            try:
+        try:
+            if optimizer is not None:
+                batches = draw_batches(method, partition, plan, n_batches, rng)
                 figures["loss"] = train_epoch(
-                    epoch, model, some, objective, batches, plan, optimizer, schedule
+                    epoch, model, samples[rows], method, batches, plan, optimizer, schedule
                 )
-                if not has_finite_weights(model):  # by the last step, which no loss sees
-                    raise NotFinite(epoch, n_batches, "the weights were")
-            except NotFinite as error:
-                result.failure = error
-                if good is not None:
-                    model.load_state_dict(good)
-                break
-        good = {name: value.clone() for name, value in model.state_dict().items()}
-        seconds = time.perf_counter() - start
-        result.history.append(
-            {"epoch": epoch, "partition": len(result.graphs), **figures, "seconds": seconds}
-        )
+            if not good.save():  # after the last step, which no loss sees
+                raise NotFinite(f"the weights were not finite in epoch {epoch}, batch {n_batches}")
+        except NotFinite as error:
+            good.restore(error, plan.lr, stacklevel=8)
+            break
+        record(result.history, start, partition=len(result.graphs), **figures)
         if report(**figures):
             break
     return result
 
 
-def train_epoch(
-    epoch: int,
-    model: MetricModel,
-    samples: Tensor,
-    objective: Any,
-    batches: Iterable[NDArray],
-    plan: Plan,
-    optimizer: torch.optim.Optimizer,
-    schedule: Any,
-) -> float:
-    """Go through the batches, and return the mean loss."""
+def train_epoch(epoch, model, samples, method, batches, plan, optimizer, schedule):
+    """Train on the batches, and return the mean loss."""
     model.train()
     total = 0.0
     for number, batch in enumerate(batches, start=1):
         # All samples of a batch go through the network at once.
-        embeddings = model(change(samples[batch.ravel()], plan))
-        loss = objective.loss(batch, *embeddings.chunk(len(batch)))
+        embeddings = model(plan.load(samples[batch.ravel()]))
+        loss = method.loss(batch, *embeddings.chunk(len(batch)))
         if not torch.isfinite(loss):
-            raise NotFinite(epoch, number)
+            raise NotFinite(f"the loss was not finite in epoch {epoch}, batch {number}")
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -237,27 +221,20 @@ def train_epoch(
     return total / number
 
 
-def pretrain(
-    model: MetricModel,
-    samples: Tensor,
-    codes: NDArray,
-    plan: Plan,
-    make_optimizer: Callable[..., torch.optim.Optimizer],
-    rng: np.random.Generator,
-) -> None:
-    """Train the network to tell the classes of the labelled rows, with a layer of its own."""
+def pretrain(model, samples, codes, plan, rng):
+    """Train the network to classify the labelled samples, with a linear layer of its own."""
     labelled = np.flatnonzero(codes >= 0)
     width = model.projection.in_features
     proxies = nn.Linear(width, int(codes.max()) + 1, bias=False).to(plan.device)
-    optimizer = make_optimizer([*model.backbone.parameters(), *proxies.parameters()])
+    optimizer = plan.make_optimizer([*model.backbone.parameters(), *proxies.parameters()])
     model.train()
     n_batches = -(-len(labelled) // plan.batch_size)
-    n_batches = min(n_batches, len(labelled) // 2)  # batch norm needs two rows
+    n_batches = min(n_batches, len(labelled) // 2)  # batch norm needs two samples
     for _ in range(plan.pretrain_epochs):
         for rows in np.array_split(rng.permutation(labelled), n_batches):
-            X = change(samples[rows], plan)
             targets = torch.from_numpy(codes[rows]).to(plan.device)
-            cosines = model.features(X) @ functional.normalize(proxies.weight, dim=1).T
+            features = model.features(plan.load(samples[rows]))
+            cosines = features @ functional.normalize(proxies.weight, dim=1).T
             optimizer.zero_grad()
             functional.cross_entropy(_LOGIT_SCALE * cosines, targets).backward()
             optimizer.step()
@@ -274,7 +251,7 @@ def draw_partitions(
     Unlabelled rows come in random order, and again when all have had their turn.
     """
     labelled, unlabelled = np.flatnonzero(codes >= 0), np.flatnonzero(codes < 0)
-    queue = _Shuffled(unlabelled, rng)
+    queue = Shuffled(unlabelled, rng)
     while True:
         chosen = queue.take(min(partition_size, len(unlabelled)))
         yield np.sort(np.concatenate([labelled, chosen]))
@@ -299,12 +276,11 @@ def input_features(
     n_columns = rows.shape[1]
     if n_columns <= _MAX_COLUMNS and np.bincount(codes[codes >= 0]).max() > 1:
         graph = make_graph(rows, n_neighbors, unit_length=False)
-        objective = GraphObjective("lrml", dissimilar_weight=_DISSIMILAR_WEIGHT)
-        objective.begin(Partition(np.arange(len(rows)), codes, graph, np.empty((0, 0))), rng)
-        factor = objective.move_metric(rows, np.empty((n_columns, n_columns)), rng)
-        labelled = objective.labelled
+        lrml = LRML(dissimilar_weight=_DISSIMILAR_WEIGHT)
+        lrml.begin(Partition(codes, graph, np.empty((0, 0)), 0.0), rng)
+        factor = lrml.find_metric(rows, np.empty((n_columns, n_columns)), rng)
         nca = NeighborhoodComponentsAnalysis(init="identity")
-        nca.fit(rows[labelled], codes[labelled])
+        nca.fit(rows[lrml.labelled], codes[lrml.labelled])
         features += [(nca.transform(rows), False), (rows @ factor, False)]
     return features
 
@@ -318,30 +294,33 @@ def make_partition(
     rng: np.random.Generator,
     is_first: bool = False,
 ) -> Partition:
-    """Join rows by a graph and let the labels flow.
+    """Make a graph of some samples, and propagate the labels.
 
-    The first graph is of the input, or of the network as `initial_graph` says. Later ones are of
-    the network; with initial_graph="input" what flows along graphs of the input counts too.
+    The first graph is of the input, later ones are of the network, with graphs of the input beside
+    them. With the paper's recipe all graphs are of the network, and directed.
     """
     some, known = samples[rows], codes[rows]
-    n_classes = int(codes.max()) + 1
 
     def join(features, unit_length=True):
-        return make_graph(features, plan.n_neighbors, plan.graph, unit_length)
+        kind = "directed" if plan.paper else "symmetric"
+        return make_graph(features, plan.n_neighbors, kind, unit_length)
 
-    def flow_along(graph, **params):
-        return propagate_classes(graph.flow, known, n_classes, plan.damping, **params)
+    def spread(graph, **params):
+        return propagate_classes(
+            graph.flow, known, int(codes.max()) + 1, plan.propagation, **params
+        )
 
     graphs, masses, reference = [], [], None
-    if plan.initial_graph == "input" or model.backbone is None:
+    if not plan.paper or model.backbone is None:
         features = input_features(some, known, plan.n_neighbors, rng)
         graphs = [join(*one) for one in features]
-        reference = flow_along(graphs[0])
-        masses = [flow_along(graph, n_probes=0) for graph in graphs[1:]] or [reference]
+        reference = spread(graphs[0])
+        masses = [spread(graph, n_probes=0) for graph in graphs[1:]] or [reference]
     if model.backbone is not None and not (is_first and graphs):
         graphs.append(join(model.embed_features(some, plan.device)))
-        masses.append(flow_along(graphs[-1], n_probes=0 if masses else 100))
-    return Partition(rows, known, graphs[-1], class_distributions(masses, known, reference))
+        masses.append(spread(graphs[-1], n_probes=0 if masses else 100))
+    classes = class_distributions(masses, known, reference)
+    return Partition(known, graphs[-1], classes, plan.propagation)
 
 
 def propagate_all(
@@ -360,31 +339,25 @@ def propagate_all(
     return classes
 
 
-# Batches
-
-
-def count_batches(samples: Tensor, codes: NDArray, plan: Plan) -> int:
-    """Return the batches of an epoch."""
-    n_labelled = int((codes >= 0).sum())
-    n_nodes = min(len(samples), n_labelled + plan.partition_size)
-    return max(_MIN_BATCHES, -(-n_nodes // plan.batch_size))
-
-
 def draw_batches(
-    objective: Any, partition: Partition, plan: Plan, n_batches: int, rng: np.random.Generator
+    method: SemiSupervisedMethod,
+    partition: Partition,
+    plan: Plan,
+    n_batches: int,
+    rng: np.random.Generator,
 ) -> Iterator[NDArray]:
     """Yield the batches of an epoch: nodes and their partners, or triplets, one kind in a row.
 
-    A partner is the node itself, to be changed anew, where samples are changed at random; else one
-    of its neighbours. Batches are of nearly equal size, so that none is too small for batch norm.
-    Some labelled nodes come with each, because they are few and sure.
+    Batches are of nearly equal size, so that none is too small for batch norm. Some labelled nodes
+    are added to each, because they are few and certain.
     """
-    if objective.partners == "triplets":
-        triplets = objective.triplets[rng.permutation(len(objective.triplets))]
+    if method.batches == "triplets":
+        triplets = method.triplets  # type: ignore[attr-defined]
+        triplets = triplets[rng.permutation(len(triplets))]
         for part in np.array_split(triplets[: n_batches * plan.batch_size], n_batches):
             yield part.T
         return
-    n_nodes = len(partition.rows)
+    n_nodes = len(partition.codes)
     n_parts = -(-n_nodes // plan.batch_size)
     labelled = np.flatnonzero(partition.codes >= 0)
     n_extra = min(len(labelled), plan.batch_size // _LABELLED_SHARE)
@@ -394,18 +367,12 @@ def draw_batches(
         for nodes in np.array_split(rng.permutation(n_nodes), n_parts)[: n_batches - drawn]:
             nodes = np.concatenate([nodes, rng.choice(labelled, n_extra, replace=False)])
             partners = nodes
-            if plan.augment is None or objective.partners == "neighbours":
+            if plan.augment is None or method.batches == "neighbours":
                 partners = neighbors[nodes, rng.integers(neighbors.shape[1], size=len(nodes))]
             yield np.stack([nodes, partners])
             drawn += 1
 
 
-def change(X: Tensor, plan: Plan) -> Tensor:
-    """Augment samples, and bring them to where the model is."""
-    X = X if plan.augment is None else augmented(plan.augment, X)
-    return X.to(plan.device)
-
-
 def final_factor(model: MetricModel, orthogonal: bool) -> NDArray:
-    """Return L in double precision, orthonormal to the last digits where it is to be."""
+    """Return L in double precision, orthonormal to the last digits if it is to be."""
     return orthonormal(model.factor) if orthogonal else model.factor

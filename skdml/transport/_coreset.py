@@ -1,9 +1,8 @@
-"""Few samples that stand for many: coresets by greedy facility location, and by transport."""
+"""Coresets: few samples that represent many, by greedy facility location or by transport."""
 
 from __future__ import annotations
 
 import warnings
-from functools import partial
 from numbers import Integral, Real
 from typing import Any
 
@@ -24,7 +23,7 @@ from ._sinkhorn import (
     check_transport,
     choose_eta,
     cost_matrices,
-    transport_values,
+    make_divergence,
 )
 
 # Numbers in an array of costs between the points of clouds.
@@ -259,7 +258,8 @@ class _Divergences:
         if cloud is None:
             self._vectors, self._scale = X.astype(np.float64), 1.0
         else:
-            self._embed(X.reshape(-1, *cloud), p, reg, solver, n_candidates, rng)
+            clouds = X.reshape(-1, *cloud).astype(np.float64)
+            self._embed(clouds, p, reg, solver, n_candidates, rng)
         self._squares = np.einsum("ij,ij->i", self._vectors, self._vectors)
         centre = self._vectors.mean(axis=0)
         radius = np.sqrt(np.max(((self._vectors - centre) ** 2).sum(axis=1), initial=0.0))
@@ -274,17 +274,11 @@ class _Divergences:
         pairs = rng.randint(n_rows, size=(2, _SAMPLED_PAIRS))
         eta = choose_eta(cost_matrices(clouds[pairs[0]], clouds[pairs[1]], p), reg)
         weight = None if solver == "exact" else eta
-        transport = partial(transport_values, clouds, p=p, eta=weight, tol=_TOL, max_iter=_MAX_ITER)
-        every = np.arange(n_rows)
-        own = np.zeros(n_rows) if weight is None else transport(every, every)
-
-        def divergences(first, second):
-            return np.maximum(transport(first, second) - (own[first] + own[second]) / 2, 0)
-
+        divergence = make_divergence(clouds, p=p, eta=weight, tol=_TOL, max_iter=_MAX_ITER)
         self._vectors = linear_embedding(clouds, eta, rng)
         n_near = n_rows if n_candidates is None else min(n_candidates + 1, n_rows)
         proxy = ((self._vectors[pairs[0]] - self._vectors[pairs[1]]) ** 2).sum(axis=1) ** (p / 2)
-        exact = divergences(*pairs)
+        exact = np.maximum(divergence(*pairs), 0)
         self._scale = float(exact.sum() / proxy.sum()) if proxy.sum() > 0 else 1.0
         search = NearestNeighbors(n_neighbors=n_near).fit(self._vectors)
         near = search.kneighbors(self._vectors, return_distance=False)
@@ -292,7 +286,7 @@ class _Divergences:
         low, high = np.minimum(rows, near.ravel()), np.maximum(rows, near.ravel())
         codes = np.unique(low * n_rows + high)
         low, high = codes // n_rows, codes % n_rows
-        values = np.where(low == high, 0.0, divergences(low, high))
+        values = np.where(low == high, 0.0, np.maximum(divergence(low, high), 0))
         first, second = np.concatenate([low, high]), np.concatenate([high, low])
         order = np.argsort(first, kind="stable")
         ends = np.cumsum(np.bincount(first, minlength=n_rows))[:-1]
@@ -358,7 +352,7 @@ def linear_embedding(clouds: NDArray, eta: float, rng: Any) -> NDArray[np.float6
     vectors = np.empty((n_clouds, n_centres * point_dim))
     step = max(1, _BLOCK_SIZE // n_points**2)
     for start in range(0, n_clouds, step):
-        part = clouds[start : start + step].astype(np.float64)
+        part = clouds[start : start + step]
         costs = cost_matrices(part, np.repeat(reference, len(part), axis=0), 2)
         costs = torch.from_numpy(costs)
         # The means of what arrives need a plan that is about right, not more.

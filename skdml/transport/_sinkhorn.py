@@ -1,13 +1,13 @@
-"""Distances of point clouds by optimal transport, many at a time; POT solves the problems."""
+"""Sinkhorn divergences of point clouds, in batches; POT solves the transport problems."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
 from .._optional import optional_import
@@ -20,9 +20,9 @@ _ITERATIONS = 100
 # Most iterations, for many and for few costs: so many costs in all take some seconds.
 _ITERATION_LIMITS, _COST_LIMIT = (2000, 20_000), 10**9
 _TOL = 1e-7
-# Of the network simplex, which tells by itself where these are not enough.
+# Iterations of the network simplex, which warns by itself if these are not enough.
 _MOST_PIVOTS = 10_000_000
-# A plan is worth a warning where its sums, of 1 in all, are off by so much, or so many tolerances.
+# Error of the marginals of a plan that gives a warning, absolute and in tolerances.
 _FAR_OFF, _FAR_OFF_TOLS = 1e-3, 100
 # Added below the square root of p = 1, whose slope at 0 is infinite.
 _TINY = 1e-24
@@ -42,7 +42,7 @@ def sinkhorn_divergence(
     eta: float | None = None,
     solver: str = "sinkhorn",
 ) -> Any:
-    r"""Compute the Sinkhorn divergence of clouds of points, one by one.
+    r"""Compute the Sinkhorn divergences of pairs of point clouds.
 
     .. math:: SD(A, B) = OT_\eta(A, B) - \tfrac{1}{2} (OT_\eta(A, A) + OT_\eta(B, B))
 
@@ -103,42 +103,44 @@ def sinkhorn_divergence(
         values = exact_values(cross, a, b)
     else:
         eta = choose_eta(cross, reg) if eta is None else float(eta)
-        values = entropic_values(cross, eta, a, b)
-        values = values - entropic_values(cost_matrices(A, A, p), eta, a, a) / 2
-        values = values - entropic_values(cost_matrices(B, B, p), eta, b, b) / 2
+        values = debias(
+            entropic_values(cross, eta, a, b),
+            entropic_values(cost_matrices(A, A, p), eta, a, a),
+            entropic_values(cost_matrices(B, B, p), eta, b, b),
+        )
     return values[0] if single else values
+
+
+def debias(values: Any, own_first: Any, own_second: Any) -> Any:
+    """Return Sinkhorn divergences of transport values and of those of clouds to themselves."""
+    return values - (own_first + own_second) / 2
+
+
+def _check_array(values, name, dtype):
+    return check_named_array(
+        values,
+        name,
+        dtype=dtype,
+        allow_nd=True,
+        ensure_2d=False,
+        ensure_all_finite=False,
+        ensure_min_samples=0,
+        ensure_min_features=0,
+    )
 
 
 def _as_batch(values, name, single):
     if values is None:
         return None
     if not hasattr(values, "detach"):
-        values = check_named_array(
-            values,
-            name,
-            dtype=np.float64,
-            allow_nd=True,
-            ensure_2d=False,
-            ensure_all_finite=False,
-            ensure_min_samples=0,
-            ensure_min_features=0,
-        )
+        values = _check_array(values, name, np.float64)
     return values[None] if single else values
 
 
 def check_clouds(clouds: Any, name: str) -> Any:
-    """Return clouds of numbers with a fraction; a single cloud becomes a batch of one."""
+    """Return clouds of floats; a single cloud becomes a batch of one."""
     if not hasattr(clouds, "detach"):
-        clouds = check_named_array(
-            clouds,
-            name,
-            dtype=[np.float64, np.float32],
-            allow_nd=True,
-            ensure_2d=False,
-            ensure_all_finite=False,
-            ensure_min_samples=0,
-            ensure_min_features=0,
-        )
+        clouds = _check_array(clouds, name, [np.float64, np.float32])
     elif not clouds.is_floating_point():
         clouds = clouds.double()
     clouds = clouds[None] if clouds.ndim == 2 else clouds
@@ -233,8 +235,8 @@ def entropic_values(
     """Return the optimal values of the transport problems with entropy.
 
     The gradient by the costs is the plan, by the envelope theorem: that the plan changes as well
-    counts for nothing at an optimum. With `warn`, plans that are far from transport after the last
-    iteration are told of.
+    counts for nothing at an optimum. With `warn`, a plan whose marginals are far off after the last
+    iteration gives a warning.
     """
     batch = optional_import("ot.batch", "skdml.transport")
     torch = optional_import("torch", "skdml.transport")
@@ -285,48 +287,63 @@ def exact_values(costs: Any, a: Any, b: Any) -> Any:
     return (_like(np.stack(plans), costs) * costs).sum(-1).sum(-1)
 
 
-def transport_values(
-    clouds: NDArray,
-    first: NDArray,
-    second: NDArray,
+def make_divergence(
+    clouds: Any,
     *,
     p: int,
     eta: float | None,
-    tol: float,
-    max_iter: int,
-) -> NDArray[np.float64]:
-    """Return the transport values of many pairs of clouds, a block at a time.
+    tol: float = _TOL,
+    max_iter: int | None = None,
+    warn: bool = True,
+) -> Callable[[Any, Any], Any]:
+    """Return the Sinkhorn divergence of pairs of some clouds, as a function of their indices.
+
+    The terms of clouds with themselves are solved once, in the first call.
 
     Parameters
     ----------
-    clouds : ndarray of shape (n_clouds, n_points, point_dim)
+    clouds : array or tensor of shape (n_clouds, n_points, point_dim)
         The clouds, of points of equal weight.
-    first, second : ndarray of shape (n_pairs,)
-        Their indices.
     p : {1, 2}
         The power of the distance that is the cost.
     eta : float or None
-        The weight of the entropy; None is exact.
-    tol, max_iter : float, int
-        When the iterations stop.
+        The weight of the entropy; None is the exact transport cost.
+    tol, max_iter, warn :
+        As in `entropic_values`.
 
     Returns
     -------
-    values : ndarray of shape (n_pairs,)
-        With entropy, what clouds cost to themselves is not taken off.
+    divergence : callable
+        Takes two arrays of indices, and returns an array of as many divergences.
     """
     n_points = clouds.shape[1]
-    step = max(1, _BLOCK_SIZE // n_points**2)
-    parts = [np.empty(0)]
-    for start in range(0, len(first), step):
-        A, B = (clouds[side[start : start + step]].astype(np.float64) for side in (first, second))
-        costs = cost_matrices(A, B, p)
-        weights = np.full(costs.shape[:2], 1 / n_points)
-        if eta is None:
-            parts.append(exact_values(costs, weights, weights))
-        else:
-            parts.append(entropic_values(costs, eta, weights, weights, tol, max_iter))
-    return np.concatenate(parts)
+
+    def solve(first, second):
+        # Arrays in blocks; tensors, of a batch in training, at once.
+        step = max(1, len(first) if hasattr(clouds, "detach") else _BLOCK_SIZE // n_points**2)
+        blocks = []
+        for start in range(0, max(len(first), 1), step):
+            chosen = slice(start, start + step)
+            costs = cost_matrices(clouds[first[chosen]], clouds[second[chosen]], p)
+            weights = check_weights(None, costs, "weights")
+            if eta is None:
+                blocks.append(exact_values(costs, weights, weights))
+            else:
+                values = entropic_values(costs, eta, weights, weights, tol, max_iter, warn)
+                blocks.append(values)
+        return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+
+    own: Any = None
+
+    def divergence(first, second):
+        nonlocal own
+        values = solve(first, second)
+        if own is None:
+            every = np.arange(len(clouds))
+            own = solve(every, every)
+        return debias(values, own[first], own[second])
+
+    return solve if eta is None else divergence
 
 
 def _constant(values):

@@ -79,7 +79,7 @@ else:
 
 
 class ClientMixin(BaseEstimator):
-    """For estimators with a parameter `client`: clones share it, and pickles do not have it."""
+    """For estimators with a `client`: clones share it, and nothing that is stored has it."""
 
     client: Any
 
@@ -87,7 +87,8 @@ class ClientMixin(BaseEstimator):
         return {**super().__getstate__(), "client": None}
 
     def __sklearn_clone__(self) -> Self:
-        clone = super(ClientMixin, copy.copy(self)).__sklearn_clone__()
+        bare = copy.copy(self)  # without the client, which cannot be copied
+        clone = super(ClientMixin, bare).__sklearn_clone__()
         clone.client = self.client
         return clone
 

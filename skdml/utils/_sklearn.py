@@ -16,6 +16,7 @@ from sklearn.utils._param_validation import (
     Interval,
     Options,
     StrOptions,
+    validate_parameter_constraints,
 )
 from sklearn.utils.validation import validate_data as _validate_data
 
@@ -63,5 +64,6 @@ __all__ = [
     "StrOptions",
     "_fit_context",
     "validate_data",
+    "validate_parameter_constraints",
     "validate_params",
 ]

@@ -1,12 +1,15 @@
-"""Seeds for torch, whose global generator all threads of a process share, and its devices."""
+"""Torch helpers: seeds, devices, averaged weights, and the last weights that were finite."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
+import warnings
 from collections.abc import Iterator
 
 import torch
+from sklearn.exceptions import ConvergenceWarning
+from torch.optim.swa_utils import AveragedModel
 
 # Layers, losses and augmentation draw from the global generator: one thread at a time.
 _GENERATOR = threading.RLock()
@@ -57,3 +60,93 @@ def choose_device(device: str) -> str:
 def has_finite_weights(module: torch.nn.Module) -> bool:
     """Tell whether all weights and buffers of a network are finite."""
     return all(bool(torch.isfinite(value).all()) for value in module.state_dict().values())
+
+
+def average_weights(module: torch.nn.Module, decay: float = 0.99) -> AveragedModel:
+    """Return an exponential moving average (EMA) of a network's weights and buffers.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        The network; the average starts from its weights.
+    decay : float, default=0.99
+        The EMA decay after a warm-up, in which it grows from 0.1.
+
+    Returns
+    -------
+    average : AveragedModel
+        ``average.update_parameters(module)`` adds the weights after a step; ``average.module`` has
+        the average. Integers, such as the counts of batch norm, are copied.
+    """
+
+    def update(mean, value, n_averaged):
+        if not value.is_floating_point():
+            return value
+        return mean.lerp(value, max(1 - decay, 9 / (9 + int(n_averaged))))
+
+    average = AveragedModel(module, avg_fn=update, use_buffers=True)
+    average.update_parameters(module)  # a copy; later calls average
+    return average
+
+
+class NotFinite(RuntimeError):
+    """The loss of a step, or a weight after it, was NaN or infinite."""
+
+
+class LastGood:
+    """The last finite weights of a network in training.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        The network.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._module = module
+        self._state: dict[str, torch.Tensor] | None = None
+        self._n_saved = 0
+
+    def save(self) -> bool:
+        """Keep a copy of the weights at the end of an epoch, and tell whether they are finite."""
+        if not has_finite_weights(self._module):
+            return False
+        self._state = {name: value.clone() for name, value in self._module.state_dict().items()}
+        self._n_saved += 1
+        return True
+
+    def restore(self, error: NotFinite, lr: float, stacklevel: int = 3) -> None:
+        """Put the weights back, with a ConvergenceWarning; a ValueError if there are none."""
+        if self._state is not None:
+            self._module.load_state_dict(self._state)
+        warn_not_finite(error, self._n_saved, "epoch", lr, stacklevel)
+
+
+def warn_not_finite(
+    error: NotFinite, n_done: int, unit: str, lr: float, stacklevel: int = 3
+) -> None:
+    """Warn of a training that ended early, or raise a ValueError if nothing was learned.
+
+    Parameters
+    ----------
+    error : NotFinite
+        What was not finite, and when.
+    n_done : int
+        Complete rounds before that.
+    unit : str
+        What a round is, such as "epoch".
+    lr : float
+        The learning rate, of which a smaller one may help.
+    stacklevel : int, default=3
+        As in `warnings.warn`, from here.
+    """
+    if n_done == 0:
+        raise ValueError(
+            f"{error}, before one {unit} was done: is X scaled? Try a smaller lr than {lr}."
+        ) from error
+    warnings.warn(
+        f"{error}; training stopped, and the weights of {unit} {n_done} are kept. Try a smaller lr "
+        f"than {lr}.",
+        ConvergenceWarning,
+        stacklevel=stacklevel,
+    )

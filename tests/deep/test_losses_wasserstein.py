@@ -10,7 +10,7 @@ ot = pytest.importorskip("ot")
 
 from skdml.deep.losses import _wasserstein as module  # noqa: E402
 from skdml.deep.losses import get_loss  # noqa: E402
-from skdml.transport import sinkhorn_divergence  # noqa: E402
+from skdml.transport import _sinkhorn, sinkhorn_divergence  # noqa: E402
 
 CLOUD = (3, 2)
 
@@ -100,13 +100,13 @@ def test_gradient_by_finite_differences(name, options, monkeypatch):
 
 def test_pairs_are_solved_once_and_so_are_clouds_with_themselves(monkeypatch):
     solved = []
-    real = module.entropic_values
+    real = _sinkhorn.entropic_values
 
     def counted(costs, *args, **params):
         solved.append(len(costs))
         return real(costs, *args, **params)
 
-    monkeypatch.setattr(module, "entropic_values", counted)
+    monkeypatch.setattr(_sinkhorn, "entropic_values", counted)
     clouds = clouds_of(make_batch()[0])
     first, second = torch.tensor([0, 1, 0, 2]), torch.tensor([1, 0, 2, 3])
     values = module.pair_divergences(clouds, first, second, reg=0.5, tol=1e-9)

@@ -4,7 +4,6 @@ import os
 import signal
 import threading
 import time
-import warnings
 
 import joblib
 import numpy as np
@@ -18,8 +17,8 @@ psutil = pytest.importorskip("psutil")
 from torch import nn  # noqa: E402
 
 from skdml import WassersteinGenerator  # noqa: E402
-from skdml.generate._critics import CriticSettings  # noqa: E402
-from skdml.generate._generator_workers import Crew, Lost, ProcessCrew, _nbytes  # noqa: E402
+from skdml._actors import ProcessActors  # noqa: E402
+from skdml.generate._critics import Critic, CriticSettings  # noqa: E402
 from tests.sockets import Listeners  # noqa: E402
 
 PARAMS = [
@@ -40,84 +39,12 @@ def iris():
 
 
 def assert_same(model, other):
-    np.testing.assert_array_equal(model.wasserstein_curve_, other.wasserstein_curve_)
+    np.testing.assert_array_equal(model.history_["wasserstein"], other.history_["wasserstein"])
     np.testing.assert_array_equal(model.sample(5, random_state=0), other.sample(5, random_state=0))
     for one, two in zip(model.critics_, other.critics_, strict=True):
         for name, value in one.state_dict().items():
             assert torch.equal(value, two.state_dict()[name])
     assert model.traffic_ == other.traffic_
-
-
-# A crew whose groups are lost when told so
-
-
-class Fragile(Crew):
-    """Loses a group at given questions."""
-
-    def __init__(self, *args, lose=(), **kwargs):
-        super().__init__(*args, **kwargs)
-        self.lose, self.n_asked = set(lose), 0
-
-    def _receive(self, place, ticket):
-        self.n_asked += 1
-        if self.n_asked in self.lose:
-            raise Lost("on purpose")
-        return super()._receive(place, ticket)
-
-
-class Counting:
-    """Stands in for a critic: its answers tell which questions it has seen."""
-
-    def __init__(self, number, checkpoint):
-        self.number, self.seen = number, [] if checkpoint is None else list(checkpoint)
-
-    def start(self, update):
-        self.seen.append(update)
-        return np.array([self.number, *self.seen])
-
-    def finish(self, update):
-        return np.array([self.number, *self.seen, -update])
-
-    def checkpoint(self):
-        return tuple(self.seen)
-
-
-class CountingCrew(Fragile):
-    def _begin(self, place):
-        from skdml.generate._generator_workers import CriticGroup
-
-        group = object.__new__(CriticGroup)
-        group.critics = [Counting(number, state) for number, _, state in self._parts(place)]
-        self._groups[place] = group
-
-
-@pytest.mark.parametrize("lost", [6, 8])  # at the start of the second update, or at its end
-def test_a_lost_group_is_asked_again_all_of_the_update(lost):
-    with (
-        CountingCrew([0, 1, 2], None, 2) as whole,
-        CountingCrew([0, 1, 2], None, 2, lose=[lost]) as crew,
-    ):
-        for one in (whole, crew):
-            one.ask("start", 1)
-            one.keep_checkpoints()
-        expected = [whole.ask("start", 2), whole.ask("finish", 2)]
-        with pytest.warns(RuntimeWarning, match="critics 1 were lost, on purpose"):
-            found = [crew.ask("start", 2), crew.ask("finish", 2)]
-        for answers, others in zip(found, expected, strict=True):
-            np.testing.assert_array_equal(answers, others)
-        assert crew.n_restarts == 1
-        assert crew.checkpoints == [(1,), (1,), (1,)]
-
-
-def test_losing_critics_for_ever_is_an_error():
-    with CountingCrew([0], None, lose=range(100)) as crew, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with pytest.raises(RuntimeError, match=r"critics 0 were lost.*20 times"):
-            crew.ask("start", 1)
-
-
-def test_bytes_are_those_of_the_numbers():
-    assert _nbytes((np.zeros(3, np.float32), b"ab", None, 1.0)) == 12 + 2 + 8
 
 
 # For real
@@ -137,10 +64,10 @@ def test_processes_end_after_errors_which_come_up_as_they_are(iris):
     rows = iris.astype(np.float32)
     with (
         Listeners([os.getpid()], "loky") as listeners,
-        ProcessCrew([rows], settings) as crew,
+        ProcessActors(Critic, [(0, rows, settings)]) as critics,
         pytest.raises(ZeroDivisionError),
     ):
-        crew.ask("step", 1, rows[None, :8])
+        critics.ask("step", 1, rows[None, :8])
     assert critic_processes(before) == []
     assert listeners.n_looks > 0
     assert listeners.addresses == set()

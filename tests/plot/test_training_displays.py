@@ -89,12 +89,12 @@ def test_epochs_of_networks_add_up():
     partly = np.where(np.arange(60) < 9, y, -1)
     model = SSDMLEmbedder(max_epochs=2, n_components=2, random_state=0).fit(X, partly)
     display = ConvergenceDisplay.from_estimator(model)
-    assert display.values.tolist() == [epoch["loss"] for epoch in model.history_]
+    assert display.values.tolist() == model.history_["loss"]
     assert len(display.axes_) == 2
 
     model = WassersteinGenerator(max_iter=3, batch_size=16, random_state=0).fit(X)
     display = ConvergenceDisplay.from_estimator(model)
-    np.testing.assert_array_equal(display.values, model.wasserstein_curve_)
+    np.testing.assert_array_equal(display.values, model.history_["wasserstein"])
     assert display.axes_[0].lines[0].get_xdata()[0] == 1
 
 

@@ -18,7 +18,7 @@ pytest.importorskip("skorch")
 from torch import nn  # noqa: E402
 
 from skdml import SSDMLEmbedder  # noqa: E402
-from skdml.deep._gradients import OrientedGradients  # noqa: E402
+from skdml.deep._hog import OrientedGradients  # noqa: E402
 from skdml.metrics import cluster_nmi, recall_at_k  # noqa: E402
 from skdml.semisupervised import PartiallyLabelledKFold  # noqa: E402
 
@@ -55,6 +55,8 @@ def quick(**params):
     }
     if params.get("module", "mlp") == "mlp":
         defaults["module__hidden"] = (32,)
+    elif params["module"] is None and params.get("method", "ssdml") != "ssdml":
+        del defaults["max_epochs"], defaults["epochs_per_partition"]  # in closed form
     return SSDMLEmbedder(**{**defaults, **params})
 
 
@@ -94,13 +96,12 @@ def test_labels_are_propagated_to_all_rows(fitted, digits):
     assert fitted.propagated_confidence_.min() > 0
 
 
-@pytest.mark.parametrize("training", ["joint", "alternating"])
+@pytest.mark.parametrize("recipe", ["default", "paper"])
 @pytest.mark.parametrize("module", ["mlp", None])
-def test_L_is_orthonormal_and_moves(digits, training, module):
+def test_L_is_orthonormal_and_moves(digits, recipe, module):
     X, partly, _ = digits
     models = [
-        quick(training=training, module=module, max_epochs=epochs).fit(X, partly)
-        for epochs in (1, 3)
+        quick(recipe=recipe, module=module, max_epochs=epochs).fit(X, partly) for epochs in (1, 3)
     ]
     for model in models:
         product = model.components_ @ model.components_.T
@@ -110,10 +111,10 @@ def test_L_is_orthonormal_and_moves(digits, training, module):
 
 def test_without_orthogonality(digits):
     X, partly, _ = digits
-    model = quick(orthogonal=False).fit(X, partly)
+    model = quick(loss__orthogonal=False).fit(X, partly)
     assert np.abs(model.components_ @ model.components_.T - np.eye(8)).max() > 1e-3
-    with pytest.raises(ValueError, match=r"training='alternating'.*orthogonal=True"):
-        quick(orthogonal=False, training="alternating").fit(X, partly)
+    with pytest.raises(ValueError, match=r"loss__orthogonal=False .* recipe='paper'"):
+        quick(loss__orthogonal=False, recipe="paper").fit(X, partly)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -125,7 +126,8 @@ def test_every_method_with_and_without_a_network(digits, method, module):
     assert Z.shape == (400, 8)
     assert recall_at_k(Z, y, k=1) > 0.6
     n_epochs = 1 if module is None and method != "ssdml" else 2
-    assert [epoch["epoch"] for epoch in model.history_] == list(range(1, n_epochs + 1))
+    assert len(model.history_["seconds"]) == n_epochs
+    assert (np.diff([0, *model.history_["seconds"]]) > 0).all()
 
 
 @pytest.mark.parametrize("method", ["lrml", "isdml", "apllr", "apit"])
@@ -150,17 +152,17 @@ def test_weights_of_the_other_methods_are_parameters(digits):
             quick(method=method, loss__nonsense=1.0).fit(X, partly)
 
 
-def test_the_papers_graph_mining_and_pretraining(digits):
+def test_the_papers_recipe_and_pretraining(digits):
     X, partly, y = digits
-    model = quick(graph="directed", mining="neighbourhood", pretrain_epochs=5).fit(X, partly)
+    model = quick(recipe="paper", pretrain_epochs=5).fit(X, partly)
     assert model.transform(X).shape == (400, 8)
-    network = quick(initial_graph="network", pretrain_epochs=30).fit(X, partly)
+    network = quick(method="lrml", recipe="paper", pretrain_epochs=30).fit(X, partly)
     assert recall_at_k(network.transform(X), y, k=1) > 0.6
 
 
 def test_pretraining_and_the_instance_term_change_the_result(fitted, digits):
     X, partly, _ = digits
-    for params in ({"pretrain_epochs": 3}, {"instance_weight": 0.0}, {"angle": 30}):
+    for params in ({"pretrain_epochs": 3}, {"loss__instance_weight": 0.0}, {"loss__angle": 30}):
         other = quick(**params).fit(X, partly)
         assert not np.allclose(other.transform(X), fitted.transform(X), atol=1e-3)
 
@@ -171,7 +173,7 @@ def test_pretraining_and_the_instance_term_change_the_result(fitted, digits):
 def test_partitions_and_their_graphs(digits):
     X, partly, y = digits
     model = quick(partition_size=100, max_epochs=5, epochs_per_partition=2).fit(X, partly)
-    assert [epoch["partition"] for epoch in model.history_] == [1, 1, 2, 2, 3]
+    assert model.history_["partition"] == [1, 1, 2, 2, 3]
     assert len(model.graph_statistics_) == 3
     for figures in model.graph_statistics_:
         assert figures["n_nodes"] == 140
@@ -257,7 +259,7 @@ def test_a_loss_that_is_not_finite_keeps_the_last_good_weights(digits):
 
     with pytest.warns(ConvergenceWarning, match="epoch 2, batch 10.*weights of epoch 1 are kept"):
         model = quick(augment=fragile).fit(X, partly)
-    assert len(model.history_) == 1
+    assert len(model.history_["loss"]) == 1
     assert np.isfinite(model.transform(X)).all()
     calls[:] = [1] * 39
     with pytest.raises(ValueError, match=r"epoch 1, batch 1\b.*smaller lr"):
@@ -281,7 +283,7 @@ def test_grid_search_in_a_pipeline_scores_labelled_rows():
             return super().fit(X[y != -1], y[y != -1])
 
     model = make_pipeline(StandardScaler(), quick(max_epochs=1), Nearest(1))
-    grid = {"ssdmlembedder__angle": [30, 45], "ssdmlembedder__module__hidden": [(16,)]}
+    grid = {"ssdmlembedder__loss__angle": [30, 45], "ssdmlembedder__module__hidden": [(16,)]}
     search = GridSearchCV(
         model,
         grid,
@@ -300,6 +302,36 @@ def test_parameters_of_parts_survive_cloning():
     for wrong in ({"epochs": 3}, {"callbacks__name": 3}):
         with pytest.raises(TypeError, match=f"no parameter '{next(iter(wrong))}'"):
             SSDMLEmbedder(**wrong).fit([[0.0], [1.0]], [0, 1])
+
+
+# Parameters
+
+
+def test_at_most_twenty_parameters():
+    assert len(SSDMLEmbedder._get_param_names()) <= 20
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"method": "lrml", "loss__angle": 30}, r"loss__angle=30 .*method='lrml'.*'ssdml'"),
+        ({"loss__graph_weight": 2.0}, r"loss__graph_weight=2.0 .*method='ssdml'.*'lrml'"),
+        ({"recipe": "paper", "loss__instance_weight": 0.1}, r"loss__instance_weight.*'paper'"),
+        ({"module": None, "pretrain_epochs": 3}, r"pretrain_epochs=3 .* module=None"),
+        ({"module": None, "module__hidden": (3,)}, r"module__hidden=\(3,\) .* module=None"),
+        ({"module": None, "method": "apit", "max_epochs": 3}, r"max_epochs=3 .*'apit'"),
+        ({"module": None, "method": "seraph", "lr": 0.1}, r"lr=0.1 .*method='seraph'"),
+        ({"module": None, "recipe": "paper", "batch_size": 9}, r"batch_size=9 .*'paper'"),
+        ({"loss__angle": 95}, r"'loss__angle' parameter of SSDMLEmbedder must be"),
+        ({"method": "lrml", "loss__graph_weight": "a"}, r"'loss__graph_weight' parameter"),
+        ({"method": "other"}, r"method must be one of .*'apit'.*got 'other'"),
+    ],
+    ids=str,
+)
+def test_parameters_without_effect_are_errors(digits, params, message):
+    X, partly, _ = digits
+    with pytest.raises(ValueError, match=message):
+        SSDMLEmbedder(**params).fit(X, partly)
 
 
 # Bad input

@@ -10,13 +10,12 @@ pytest.importorskip("skorch")
 
 from torch.autograd import gradcheck  # noqa: E402
 
-from skdml.semisupervised._ssdml_losses import (  # noqa: E402
+from skdml.semisupervised._method_laplacian import graph_loss, pair_distances  # noqa: E402
+from skdml.semisupervised._method_seraph import seraph_loss  # noqa: E402
+from skdml.semisupervised._method_ssdml import (  # noqa: E402
     angular_loss,
-    graph_loss,
     instance_loss,
     labelled_loss,
-    pair_distances,
-    seraph_loss,
 )
 
 

@@ -6,14 +6,19 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("skorch")
 
-from skdml.semisupervised._affinity import make_graph  # noqa: E402
-from skdml.semisupervised._ssdml_objectives import (  # noqa: E402
-    AffinityTriplets,
-    GraphObjective,
-    NeighbourhoodTriplets,
-    Partition,
+from skdml.semisupervised import Partition  # noqa: E402
+from skdml.semisupervised._label_propagation import make_graph  # noqa: E402
+from skdml.semisupervised._method_laplacian import (  # noqa: E402
+    APIT,
+    APLLR,
+    ISDML,
+    LRML,
     batch_pairs,
     labelled_pairs,
+)
+from skdml.semisupervised._method_ssdml import (  # noqa: E402
+    AffinityTriplets,
+    NeighbourhoodTriplets,
 )
 from skdml.semisupervised._ssdml_training import (  # noqa: E402
     MetricModel,
@@ -27,14 +32,15 @@ from skdml.semisupervised._ssdml_training import (  # noqa: E402
 def make_plan(**changes):
     defaults = {
         "n_neighbors": 4,
-        "damping": 0.9,
-        "graph": "symmetric",
-        "initial_graph": "input",
+        "propagation": 0.9,
+        "paper": False,
         "partition_size": 30,
         "epochs_per_partition": 2,
         "max_epochs": 4,
+        "pretrain_epochs": 0,
         "batch_size": 10,
-        "alternating": False,
+        "lr": 0.001,
+        "make_optimizer": torch.optim.Adam,
         "augment": None,
         "device": "cpu",
     }
@@ -46,7 +52,7 @@ def partition():
     rng = np.random.default_rng(0)
     codes = np.where(np.arange(33) < 6, np.arange(33) % 2, -1)
     graph = make_graph(rng.standard_normal((33, 3)), 4)
-    return Partition(np.arange(33), codes, graph, rng.dirichlet([0.2, 0.2], 33))
+    return Partition(codes, graph, rng.dirichlet([0.2, 0.2], 33), 0.9)
 
 
 def test_every_unlabelled_row_has_its_turn_before_one_comes_again():
@@ -65,8 +71,8 @@ def test_every_unlabelled_row_has_its_turn_before_one_comes_again():
 
 
 def test_batches_hold_all_nodes_and_some_labelled_ones(partition):
-    objective = AffinityTriplets(40, 0.5)
-    batches = list(draw_batches(objective, partition, make_plan(), 4, np.random.default_rng(0)))
+    method = AffinityTriplets(40, 0.5)
+    batches = list(draw_batches(method, partition, make_plan(), 4, np.random.default_rng(0)))
     assert len(batches) == 4
     nodes = np.concatenate([batch[0] for batch in batches])
     assert set(nodes) == set(range(33))
@@ -80,23 +86,23 @@ def test_partners_are_the_nodes_themselves_where_samples_are_changed(partition):
     plan, rng = make_plan(augment=torch.neg), np.random.default_rng(0)
     for batch in draw_batches(AffinityTriplets(40, 0.5), partition, plan, 4, rng):
         np.testing.assert_array_equal(*batch)
-    for batch in draw_batches(GraphObjective("lrml"), partition, plan, 4, rng):
+    for batch in draw_batches(LRML(), partition, plan, 4, rng):
         assert (batch[0] != batch[1]).all()
 
 
 def test_batches_of_triplets(partition):
-    objective, rng = NeighbourhoodTriplets(40, 0.9), np.random.default_rng(0)
-    objective.begin(partition, rng)
-    assert len(objective.triplets) == 33 * 2
-    batches = list(draw_batches(objective, partition, make_plan(), 7, rng))
+    method, rng = NeighbourhoodTriplets(40), np.random.default_rng(0)
+    method.begin(partition, rng)
+    assert len(method.triplets) == 33 * 2
+    batches = list(draw_batches(method, partition, make_plan(), 7, rng))
     assert len(batches) == 7
     drawn = np.concatenate([batch.T for batch in batches])
-    np.testing.assert_array_equal(np.unique(drawn, axis=0), np.unique(objective.triplets, axis=0))
+    np.testing.assert_array_equal(np.unique(drawn, axis=0), np.unique(method.triplets, axis=0))
 
 
 def test_small_sets_are_gone_through_several_times(partition):
-    objective, rng = AffinityTriplets(40, 0.5), np.random.default_rng(0)
-    batches = list(draw_batches(objective, partition, make_plan(batch_size=100), 5, rng))
+    method, rng = AffinityTriplets(40, 0.5), np.random.default_rng(0)
+    batches = list(draw_batches(method, partition, make_plan(batch_size=100), 5, rng))
     assert [batch.shape for batch in batches] == [(2, 33 + 6)] * 5
 
 
@@ -146,11 +152,11 @@ def test_affinity_loss_is_that_of_triplets_labelled_rows_and_partners(partition,
     n_classes, members = 8, np.arange(16) % 8
     classes = 0.98 * np.eye(n_classes)[members] + 0.02 * rng.dirichlet(np.ones(n_classes), 16)
     codes = np.where(np.arange(16) < 10, members, -1)
-    objective = AffinityTriplets(30, instance_weight)
-    objective.begin(Partition(np.arange(16), codes, partition.graph, classes), rng)
+    method = AffinityTriplets(30, instance_weight)
+    method.begin(Partition(codes, partition.graph, classes, 0.9), rng)
     first, second = (0.3 * rng.standard_normal((16, 3)) for _ in range(2))
     batch = np.stack([np.arange(16)] * 2)
-    found = objective.loss(batch, *(torch.from_numpy(part).float() for part in (first, second)))
+    found = method.loss(batch, *(torch.from_numpy(part).float() for part in (first, second)))
     expected = affinity_loss_by_hand(classes, codes, first, second, instance_weight)
     assert found.item() == pytest.approx(expected, rel=1e-4)
 
@@ -179,10 +185,9 @@ def test_features_have_unit_length_before_L():
 def test_closed_forms_set_the_metric(partition):
     rng = np.random.default_rng(0)
     features = rng.standard_normal((33, 5))
-    for method in ("lrml", "isdml", "apllr", "apit"):
-        objective = GraphObjective(method)
-        objective.begin(partition, rng)
-        factor = objective.move_metric(features, np.zeros((5, 4)), rng)
+    for method in (LRML(), ISDML(), APLLR(), APIT()):
+        method.begin(partition, rng)
+        factor = method.find_metric(features, np.zeros((5, 4)), rng)
         assert factor.shape == (5, 4)
         assert np.isfinite(factor).all()
         total = np.var(features @ factor, axis=0).sum()

@@ -10,7 +10,7 @@ ot = pytest.importorskip("ot")
 
 from skdml.metrics import map_at_r, recall_at_k  # noqa: E402
 from skdml.transport import CloudMetric  # noqa: E402
-from skdml.transport._metric import metric_of_rows  # noqa: E402
+from skdml.transport._cloud_metric import metric_of_rows  # noqa: E402
 
 CLOUD = (4, 3)
 

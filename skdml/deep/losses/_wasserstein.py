@@ -11,11 +11,9 @@ from torch import Tensor
 from ...transport._sinkhorn import (
     check_cloud,
     check_transport,
-    check_weights,
     choose_eta,
     cost_matrices,
-    entropic_values,
-    exact_values,
+    make_divergence,
 )
 from ._core import Loss, check_batch, check_numbers, gram, pair_masks, register_loss, unit_rows
 
@@ -84,21 +82,16 @@ def pair_divergences(
     """
     codes = torch.minimum(first, second) * len(clouds) + torch.maximum(first, second)
     codes, place = codes.unique(return_inverse=True)
-    low, high = codes // len(clouds), codes % len(clouds)
-    costs = cost_matrices(clouds[low], clouds[high], p)
-    weights = check_weights(None, costs, "weights")
-    if solver == "exact":
-        return exact_values(costs, weights, weights)[place]
-    eta = choose_eta(costs, reg)
-    max_iter = None
+    used, index = torch.cat([codes // len(clouds), codes % len(clouds)]).unique(return_inverse=True)
+    clouds, (low, high) = clouds[used], index.chunk(2)
+    eta, max_iter = None, None
+    if solver != "exact":
+        constant = clouds.detach()
+        eta = choose_eta(cost_matrices(constant[low], constant[high], p), reg)
     if tol is None:
         tol, max_iter = _TOL, int(_ITERATIONS / reg) + 1
-    values = entropic_values(costs, eta, weights, weights, tol, max_iter, warn=False)
-    used, index = torch.cat([low, high]).unique(return_inverse=True)
-    own = cost_matrices(clouds[used], clouds[used], p)
-    weights = check_weights(None, own, "weights")
-    own = entropic_values(own, eta, weights, weights, tol, max_iter, warn=False)[index]
-    return (values - (own[: len(low)] + own[len(low) :]) / 2)[place]
+    divergence = make_divergence(clouds, p=p, eta=eta, tol=tol, max_iter=max_iter, warn=False)
+    return divergence(low, high)[place]
 
 
 class TransportLoss(Loss):

@@ -6,7 +6,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("skorch")
 
-from skdml.semisupervised._mining import affinity_triplets, neighbourhood_triplets  # noqa: E402
+from skdml.semisupervised._method_ssdml import affinity_triplets, neighbourhood_triplets  # noqa: E402
 
 
 def test_halves_of_a_neighbourhood_are_paired_in_order():

@@ -1,4 +1,4 @@
-"""Graphs of nearest neighbours, and how labels flow along them."""
+"""Graphs of nearest neighbours, and label propagation along them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg, sparse
 from scipy.sparse.csgraph import connected_components
-from scipy.sparse.linalg import splu
+from scipy.sparse.linalg import bicgstab, splu
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import normalize
 
 # An edge of two unit vectors weighs their cosine to this power.
-_SHARPNESS = 3
-# Powers that are tried on held-out labels; that without any; and the least chance of a class.
+_COSINE_POWER = 3
+# Powers of class distributions that are tried on held-out labels; that without any held-out label;
+# and the smallest probability of a class that counts.
 _POWERS = 2.0 ** np.arange(-1, 6.5, 0.5)
 _DEFAULT_POWER = 4.0
-_LEAST_CHANCE = 1e-3
+_MIN_PROBABILITY = 1e-3
 # Conjugate gradients take as many steps as the root of 1 / (1 - damping), some 100 at 0.999.
 _MAX_STEPS = 1000
 # A residual of rounding alone, and the error that is worth a warning, beside the largest value.
@@ -37,8 +38,7 @@ class Graph:
     neighbors : ndarray of shape (n_nodes, n_neighbors)
         The neighbours of each node, nearest first, without itself.
     flow : sparse array of shape (n_nodes, n_nodes)
-        What a node takes over from the others in one step of propagation; its spectral radius is
-        at most 1.
+        The matrix of one step of propagation; its spectral radius is at most 1.
     """
 
     neighbors: NDArray[np.intp]
@@ -48,7 +48,7 @@ class Graph:
 def make_graph(
     features: NDArray, n_neighbors: int, kind: str = "symmetric", unit_length: bool = True
 ) -> Graph:
-    """Join each row to its nearest rows.
+    """Return the graph of nearest neighbours.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def make_graph(
     Returns
     -------
     graph : Graph
-        The neighbours, and the matrix of the flow.
+        Neighbours and propagation matrix.
     """
     n_nodes = len(features)
     if unit_length:
@@ -78,9 +78,12 @@ def make_graph(
     if kind == "directed":
         weights = np.full(neighbors.shape, 1 / n_neighbors)
     elif unit_length:
-        weights = np.maximum(1 - distances.astype(float) ** 2 / 2, 0) ** _SHARPNESS
+        weights = np.maximum(1 - distances.astype(float) ** 2 / 2, 0) ** _COSINE_POWER
     else:
-        weights = _local_gaussian(distances.astype(float), neighbors)
+        distances = distances.astype(float)
+        widths = distances.mean(axis=1)
+        products = widths[:, None] * widths[neighbors]
+        weights = np.exp(-(distances**2) / np.where(products > 0, products, 1))
     flow = sparse.csr_array((weights.ravel(), neighbors.ravel(), starts), (n_nodes, n_nodes))
     if kind == "symmetric":
         edges = (flow + flow.T).tocoo()
@@ -92,22 +95,15 @@ def make_graph(
     return Graph(neighbors, flow)
 
 
-def _local_gaussian(distances, neighbors):
-    """Return exp(-d^2 / (s_i s_j)), s the mean distance of a node to its neighbours."""
-    widths = distances.mean(axis=1)
-    products = widths[:, None] * widths[neighbors]
-    return np.exp(-(distances**2) / np.where(products > 0, products, 1))
-
-
 def propagate(
     flow: sparse.csr_array, start: NDArray, damping: float, tol: float = 1e-10
 ) -> NDArray:
-    r"""Let values flow along a graph until they are in balance.
+    r"""Propagate values along a graph.
 
     .. math:: F = (1 - \gamma) (I - \gamma Q)^{-1} F_0
 
-    by conjugate gradients where Q is symmetric, otherwise by a relative of theirs; only for the
-    columns that are given. Where these do not converge, by a sparse factorisation.
+    by conjugate gradients where Q is symmetric, otherwise by BiCGSTAB. Where these do not converge,
+    by a sparse factorisation.
 
     Parameters
     ----------
@@ -140,7 +136,7 @@ def propagate(
     error = residual / (1 - damping)
     if error > _MAX_ERROR * np.abs(values).max(initial=0):
         warnings.warn(
-            f"the flow of labels along a graph of {len(target)} samples is exact to {error:.2g} "
+            f"label propagation along a graph of {len(target)} samples is exact to {error:.2g} "
             f"only (residual {residual:.2g}), after {solve.__name__[1:]} of at most {_MAX_STEPS} "
             f"steps: choose a smaller propagation than {damping}.",
             ConvergenceWarning,
@@ -155,41 +151,14 @@ def _residual(flow, target, values, damping, tol):
     return residual, max(tol * np.abs(target).max(initial=0), rounding)
 
 
-def _bicgstab(flow, target, damping, tol, max_iter=_MAX_STEPS):
-    """Solve (I - g Q) F = target, all columns at once, by stabilised biconjugate gradients.
-
-    A column whose scalars vanish stays where it is.
-    """
-
-    def apply(values):
-        return values - damping * (flow @ values)
-
-    def dot(left, right):
-        return np.einsum("ij,ij->j", left, right)
-
-    def divide(left, right):
-        return np.divide(left, right, out=np.zeros_like(left), where=np.abs(right) > tiny)
-
+def _bicgstab(flow, target, damping, tol):
+    """Solve (I - g Q) F = target, column by column."""
+    system = sparse.eye_array(len(target), format="csr") - damping * flow
     bound = tol * np.abs(target).max(initial=0)
-    tiny = np.finfo(float).tiny ** 0.5
-    values, residual = np.zeros_like(target), target.copy()
-    shadow, direction = residual, residual.copy()
-    product = dot(shadow, residual)
-    for _ in range(max_iter):
-        largest = np.abs(residual).max(initial=0)
-        if largest <= bound or not np.isfinite(largest):
-            break
-        moved = apply(direction)
-        step = divide(product, dot(shadow, moved))
-        middle = residual - step * moved
-        turned = apply(middle)
-        weight = divide(dot(turned, middle), dot(turned, turned))
-        values += step * direction + weight * middle
-        residual = middle - weight * turned
-        before, product = product, dot(shadow, residual)
-        ratio = divide(product, before) * divide(step, weight)
-        direction = residual + ratio * (direction - weight * moved)
-    return values
+    columns = [
+        bicgstab(system, column, rtol=0, atol=bound, maxiter=_MAX_STEPS)[0] for column in target.T
+    ]
+    return np.stack(columns, axis=1)
 
 
 def _conjugate_gradients(flow, target, damping, tol):
@@ -215,7 +184,7 @@ def _conjugate_gradients(flow, target, damping, tol):
 
 
 class ClassMass(NamedTuple):
-    """What reached the nodes of a graph, by class.
+    """Propagated labels of the nodes of a graph.
 
     Parameters
     ----------
@@ -224,7 +193,7 @@ class ClassMass(NamedTuple):
     probes : ndarray of shape (n_probes,)
         Some labelled nodes.
     held_out : ndarray of shape (n_probes, n_classes)
-        What would have reached them if they had had no label.
+        Their rows of `mass`, as if they had no label.
     """
 
     mass: NDArray
@@ -235,27 +204,27 @@ class ClassMass(NamedTuple):
 def propagate_classes(
     flow: sparse.csr_array, codes: NDArray, n_classes: int, damping: float, n_probes: int = 100
 ) -> ClassMass:
-    """Let the labels of nodes flow along a graph.
+    """Propagate the labels of nodes along a graph.
 
     Parameters
     ----------
     flow : sparse array of shape (n_nodes, n_nodes)
-        The matrix of the flow.
+        The matrix of propagation.
     codes : ndarray of shape (n_nodes,)
         The number of a node's class; -1 where it is not known.
     n_classes : int
         How many classes there are.
     damping : float
-        How far labels flow.
+        The share that a node takes from its neighbours in each step.
     n_probes : int, default=100
-        Labelled nodes that are held out, at most, to see how sure propagated classes are.
+        Labelled nodes that are held out, at most, to calibrate propagated classes.
 
     Returns
     -------
     mass : ClassMass
         Before rows are scaled, each class gets as much in all as its share of the labelled nodes,
-        so that a class with well-connected labels does not take all. As the flow is linear, a
-        node's own label is held out by taking away what it gives to itself.
+        so that a class with well-connected labels does not take all. As propagation is linear, a
+        node's own label is held out by subtracting what it gives to itself.
     """
     labelled = np.flatnonzero(codes >= 0)
     start = np.zeros((len(codes), n_classes))
@@ -298,11 +267,11 @@ def class_distributions(
 
     Notes
     -----
-    Labels that flow far reach every node, so that the mass is nearly even and says little of how
-    sure a class is. That of the reference is raised to the power that makes its held-out labels
-    most likely. Other graphs may be of features that were trained with the labels, which cannot be
-    held out there: each gets the power at which it is as sure as the reference, on average. The
-    result is the geometric mean, so that a node on which graphs disagree counts as unsure.
+    With a damping near 1, the mass is nearly uniform and not calibrated. That of the reference is
+    raised to the power that makes its held-out labels most likely. Other graphs may be of features
+    that were trained with the labels, which cannot be held out there: each gets the power at which
+    its mean confidence is that of the reference. The result is the geometric mean, so that a node
+    on which graphs disagree has a low confidence.
     """
     unlabelled = codes < 0
     reference = masses[0] if reference is None else reference
@@ -318,7 +287,7 @@ def class_distributions(
 
 
 def _match_confidence(mass, unlabelled, level):
-    """Raise distributions to the power at which they are as sure as `level`, on average."""
+    """Raise distributions to the power at which their mean confidence is nearest to `level`."""
     some = mass[unlabelled]
     gaps = [abs(_confidence(_raise(some, power)) - level) for power in _POWERS]
     return _raise(mass, _POWERS[int(np.argmin(gaps))])
@@ -337,7 +306,7 @@ def _best_power(held_out, codes):
         return _DEFAULT_POWER
     truth = np.flatnonzero(reached), codes[reached]
     likelihoods = [
-        np.log(np.maximum(_raise(held_out, power)[truth], _LEAST_CHANCE)).mean()
+        np.log(np.maximum(_raise(held_out, power)[truth], _MIN_PROBABILITY)).mean()
         for power in _POWERS
     ]
     return _POWERS[int(np.argmax(likelihoods))]
@@ -407,7 +376,7 @@ def propagate_affinity(
 
 
 def describe_graph(graph: Graph, codes: NDArray, classes: NDArray) -> dict[str, float]:
-    """Return figures of a graph and of the labels that flowed along it.
+    """Return statistics of a graph and of the labels propagated along it.
 
     Parameters
     ----------

@@ -12,8 +12,8 @@ from sklearn.preprocessing import normalize
 pytest.importorskip("torch")
 pytest.importorskip("skorch")
 
-from skdml.semisupervised import _affinity
-from skdml.semisupervised._affinity import (
+from skdml.semisupervised import _label_propagation
+from skdml.semisupervised._label_propagation import (
     ClassMass,
     class_distributions,
     describe_graph,
@@ -277,5 +277,5 @@ def test_a_factorisation_takes_over_from_steps_that_end(rows, kind, monkeypatch)
     flow = make_graph(rows, 4, kind).flow
     expected = propagate(flow, np.eye(len(rows))[:, :3], 0.9)
     for name in ("_conjugate_gradients", "_bicgstab"):
-        monkeypatch.setattr(_affinity, name, lambda flow, target, damping, tol: 0 * target)
+        monkeypatch.setattr(_label_propagation, name, lambda flow, target, damping, tol: 0 * target)
     np.testing.assert_allclose(propagate(flow, np.eye(len(rows))[:, :3], 0.9), expected, atol=1e-9)

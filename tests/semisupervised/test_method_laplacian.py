@@ -8,9 +8,9 @@ from sklearn.exceptions import ConvergenceWarning
 torch = pytest.importorskip("torch")
 pytest.importorskip("skorch")
 
-from skdml.semisupervised import _ssdml_baselines  # noqa: E402
-from skdml.semisupervised._affinity import make_graph  # noqa: E402
-from skdml.semisupervised._ssdml_baselines import (  # noqa: E402
+from skdml.semisupervised import _method_seraph  # noqa: E402
+from skdml.semisupervised._label_propagation import make_graph  # noqa: E402
+from skdml.semisupervised._method_laplacian import (  # noqa: E402
     clip_negative,
     density_weights,
     factor_metric,
@@ -19,9 +19,8 @@ from skdml.semisupervised._ssdml_baselines import (  # noqa: E402
     lrml_metric,
     propagated_metric,
     scatter,
-    seraph_metric,
 )
-from skdml.semisupervised._ssdml_losses import seraph_loss  # noqa: E402
+from skdml.semisupervised._method_seraph import seraph_loss, seraph_metric  # noqa: E402
 
 
 @pytest.fixture
@@ -168,7 +167,7 @@ def test_seraph_ends_where_no_step_improves():
     with pytest.MonkeyPatch.context() as patch:
         values = iter(np.arange(1000.0))
         patch.setattr(
-            _ssdml_baselines, "seraph_loss", lambda near, *rest: next(values) + 0 * near.sum()
+            _method_seraph, "seraph_loss", lambda near, *rest: next(values) + 0 * near.sum()
         )
         found = seraph_metric(zeros + 1, signs, zeros, 0.1, 0.01)
     np.testing.assert_array_equal(found, start)

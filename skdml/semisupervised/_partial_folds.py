@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from sklearn.model_selection import StratifiedKFold
 from sklearn.utils import check_consistent_length, column_or_1d
 
-from ..utils.validation import as_array, encode, naming
-from ._input import labelled_rows
+from ..utils.validation import as_array, encode, labelled_rows, naming
 
 
 class PartiallyLabelledKFold(StratifiedKFold):
@@ -25,7 +24,7 @@ class PartiallyLabelledKFold(StratifiedKFold):
     n_splits : int, default=5
         Folds.
     shuffle : bool, default=False
-        Whether labelled rows of a class are shuffled before they are dealt out.
+        Whether labelled rows of a class are shuffled before they are split.
     random_state : int, RandomState instance or None, default=None
         Seeds the shuffling.
 
@@ -65,7 +64,7 @@ class PartiallyLabelledKFold(StratifiedKFold):
         labelled = labelled_rows(y)
         rows = np.flatnonzero(labelled)
         if len(rows) == 0:
-            raise ValueError("y is -1 everywhere: there are no labelled rows to deal out.")
+            raise ValueError("y is -1 everywhere: there are no labelled rows to split.")
         unlabelled = np.flatnonzero(~labelled)
         _, codes = encode(y[rows], "y")
         for train, test in super().split(rows, codes):

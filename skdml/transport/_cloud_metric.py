@@ -1,9 +1,8 @@
-"""The distance of rows as clouds of points, for measures of search and for neighbours."""
+"""A metric of rows as point clouds, by optimal transport, for search and neighbours."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from numbers import Integral
 
 import numpy as np
@@ -11,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.metrics.pairwise import euclidean_distances
 
 from ..utils.validation import check_named_array, check_scale
-from ._sinkhorn import check_cloud, check_transport, choose_eta, cost_matrices, transport_values
+from ._sinkhorn import check_cloud, check_transport, choose_eta, cost_matrices, make_divergence
 
 # Plans exact enough for distances of three digits.
 _TOL, _MAX_ITER = 1e-4, 500
@@ -92,7 +91,7 @@ class CloudMetric:
         return self._distances(rows, first, first + len(A))
 
     def pairwise(self, X: ArrayLike, Y: ArrayLike) -> NDArray[np.float64]:
-        """Return distances of all rows of X to all rows of Y that are right where it matters.
+        """Return distances of all rows of X to all rows of Y, exact for the nearest ones.
 
         For each row of X, transport is computed to the `n_candidates` rows of Y that are nearest
         by Euclidean distance. The others come behind them, in the order of their Euclidean
@@ -129,21 +128,10 @@ class CloudMetric:
         return rows
 
     def _distances(self, rows, first, second):
-        """Return the distances of pairs of rows; what a row costs to itself is found once."""
         clouds = np.sqrt(self.cloud[0]) * rows.reshape(-1, *self.cloud)
-        transport = partial(
-            transport_values,
-            clouds,
-            p=self.p,
-            eta=None if self.solver == "exact" else self.eta,
-            tol=_TOL,
-            max_iter=_MAX_ITER,
-        )
-        values = transport(first, second)
-        if self.solver == "sinkhorn":
-            every = np.arange(len(clouds))
-            own = transport(every, every)
-            values -= (own[first] + own[second]) / 2
+        eta = None if self.solver == "exact" else self.eta
+        divergence = make_divergence(clouds, p=self.p, eta=eta, tol=_TOL, max_iter=_MAX_ITER)
+        values = divergence(first, second)
         values[(rows[first] == rows[second]).all(axis=1)] = 0  # to the last digit
         return np.maximum(values, 0) ** (1 / self.p)
 
@@ -157,7 +145,7 @@ def metric_of_rows(
     solver: str = "sinkhorn",
     seed: int = 0,
 ) -> CloudMetric:
-    """Return the metric whose entropy is in the scale of some rows.
+    """Return the metric whose entropy is relative to the costs between some rows.
 
     Parameters
     ----------
