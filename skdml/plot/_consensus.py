@@ -72,9 +72,10 @@ class ConsensusDisplay:
                 "process. Fit it with n_workers above 1."
             )
         if name is None:
-            name = estimator.sync
+            options = estimator.distributed
+            name = "hybrid" if options is None else str(options.sync)
             if name == "hybrid":
-                name += f", ring of {estimator.ring}"
+                name += f", ring of {'parameters' if options is None else options.ring}"
         return cls.from_predictions(estimator.consensus_, name=name, ax=ax)
 
     @classmethod

@@ -85,8 +85,8 @@ def objects_for(estimator: Any) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     if takes_objects("loss"):
         found.append({"loss": LearnedLoss()})
-    if takes_objects("miner"):
-        found.append({"loss": "contrastive", "miner": CountingMiner()})
+        if str in constraints["loss"]:  # by name, with parameters
+            found.append({"loss": "contrastive", "loss__miner": CountingMiner()})
     if takes_objects("augment"):
         found.append({"augment": CountingChange()})
     if list in constraints.get("callbacks", []):

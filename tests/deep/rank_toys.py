@@ -17,7 +17,7 @@ from torch import nn
 
 from skdml import DeepMetricEmbedder
 from skdml.deep import Distributed, _data
-from skdml.deep.distributed import AllReduce, Hybrid
+from skdml.deep.distributed import AllReduce, Hybrid, register_sync
 from skdml.deep.distributed._comm import GatheredLoss, Ranks
 from skdml.deep.distributed._sync import ring_distance
 from skdml.deep.losses import get_loss, loss_names
@@ -28,6 +28,39 @@ LABELS = torch.tensor([0, 0, 1, 1, 2, 0, 0, 1, 2, 2, 3, 2, 3])
 COUNTS = (3, 6, 4)
 SEED = 7
 STEPS = 4
+
+
+class LocalSGD:
+    """A sync mode from outside: replicas are averaged in every third step."""
+
+    def __init__(self, module, criterion, ranks, options):
+        self.module, self.ranks, self.n_steps = module, ranks, 0
+        ranks.copy_from_first([*module.parameters(), *module.buffers(), *criterion.parameters()])
+
+    def begin(self):
+        self.ranks.beat()
+
+    def forward(self, X):
+        return self.module(X)
+
+    def finish(self):
+        self.n_steps += 1
+        if self.n_steps % 3 == 0:
+            self.agree()
+
+    def compared(self):
+        return list(self.module.parameters())
+
+    def agree(self):
+        with torch.no_grad():
+            for tensor in [*self.module.parameters(), *self.module.buffers()]:
+                if tensor.is_floating_point():
+                    tensor.copy_(self.ranks.sum(tensor.clone()) / self.ranks.size)
+
+    def close(self):
+        pass
+
+
 # Parameters of fits, each of which must matter.
 PLANS = {
     "hybrid": {"ring_mix": 0.3},
@@ -37,6 +70,7 @@ PLANS = {
     "remote": {"ring_mix": 0.3, "remote_grad": True},
     "allreduce": {"ring_mix": 0.3, "sync": "allreduce"},
     "allreduce remote": {"sync": "allreduce", "remote_grad": True},
+    "from outside": {"sync": "local-sgd"},
 }
 
 
@@ -44,7 +78,9 @@ def make_embedder(**params):
     """Return an embedder; parameters of `Distributed` are told by their names."""
     names = set(Distributed().get_params()) - {"n_workers"}
     options = {name: params.pop(name) for name in list(params) if name in names}
-    return DeepMetricEmbedder(distributed=Distributed(**options) if options else None, **params)
+    if options:
+        params["distributed"] = Distributed(**options)
+    return DeepMetricEmbedder(**params)
 
 
 def run_ranks(function, size, folder):
@@ -209,6 +245,7 @@ def consensus(ranks):
 def plans(ranks):
     """Weights, losses and distances in the ring of a short fit with each of `PLANS`."""
     _data.MIN_BATCHES = 12
+    register_sync("local-sgd", LocalSGD)
     rng = np.random.default_rng(0)
     y = np.arange(90) % 9
     X = rng.standard_normal((90, 5)) + np.eye(9, 5)[y]

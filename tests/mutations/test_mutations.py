@@ -14,6 +14,7 @@ FOLDERS = {
     "ranking",
     "asymmetric",
     "deep",
+    "deep/distributed",
     "deep/losses",
     "transport",
     "generate",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from concurrent.futures import CancelledError
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -32,8 +31,8 @@ class RankActor:
     ----------
     rank, size : int
         Which of how many.
-    data : future
-        Of job, samples and codes.
+    data : tuple
+        Job, samples and codes.
     checkpoint : bytes or None
         The state to go on from.
     first_epoch : int
@@ -50,7 +49,7 @@ class RankActor:
         self,
         rank: int,
         size: int,
-        data: Any,
+        data: tuple[bytes, NDArray, NDArray],
         checkpoint: bytes | None,
         first_epoch: int,
         meeting: str,
@@ -62,11 +61,7 @@ class RankActor:
         self._rank, self._n_epochs, self._last_epoch = rank, 0, first_epoch
         self._folder = PrivateFolder(worker.local_directory)
         shared = self._folder.path
-        try:
-            write_job(shared, *data.result(timeout=PATIENCE))
-        except (TimeoutError, CancelledError, OSError) as error:
-            self._folder.remove()
-            raise WorkerLost("the worker with the data is gone") from error
+        write_job(shared, *data)
         self._checkpoints = Checkpoints(shared)
         if checkpoint is not None:
             write_whole(self._checkpoints.path(rank, first_epoch), checkpoint)
@@ -176,14 +171,11 @@ class DaskRanks:
         self._news: list[dict[str, Any]] = [{} for _ in range(self._size)]
         self._failures: dict[int, list[Failure]] = {}
         self._address, self._stop, self._next = None, False, 0.0
-        with lost_workers(self._client):
-            # The others fetch it there. To broadcast would wait for ever for a dead worker.
-            (data,) = self._client.scatter([self._data], workers=self._workers[:1], hash=False)
         arguments = [
             (
                 rank,
                 self._size,
-                data,
+                self._data,
                 self._checkpoints.path(rank, first_epoch).read_bytes() if first_epoch else None,
                 first_epoch,
                 urlsplit(self._workers[0]).hostname,

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+
 from ..._optional import optional_import
 
 optional_import("torch", "skdml.deep.losses")
+
+for _module in pkgutil.iter_modules(__path__):  # each file registers its losses
+    importlib.import_module(f"{__name__}.{_module.name}")
 
 from ._clusters import FacilityLocationLoss, SpectralLoss  # noqa: E402
 from ._core import (  # noqa: E402
