@@ -59,9 +59,9 @@ class Part(NamedTuple):
     value : float
         The transport cost.
     potentials : ndarray of shape (n_points,)
-        The potentials that the plans are of.
+        The potentials of the plans.
     masses : ndarray of shape (n_points,)
-        The masses that the points received, in units of their weight.
+        Masses of the points' cells, in units of their weight.
     """
 
     gradient: NDArray
@@ -76,7 +76,7 @@ class Term(NamedTuple):
     Attributes
     ----------
     A, B : slice
-        What is moved, and where to: places among the rows and points of a batch.
+        Source and target, as slices of the rows and points of a batch.
     share : float
         The weight of the cost in the objective.
     costs : ndarray of shape (n_A, n_B)
@@ -104,7 +104,7 @@ class Critic:
     settings : CriticSettings
         Parameters of all critics.
     checkpoint : bytes or None, default=None
-        The state to go on from.
+        Weights and state of the optimiser, from `checkpoint`.
     """
 
     def __init__(
@@ -248,7 +248,7 @@ class Critic:
         if self.network is None:
             return np.concatenate([rows, points], dtype=np.float64)
         self._points: Any = torch.tensor(points, requires_grad=True)
-        with seeded_torch(seed):  # what may be random inside the network
+        with seeded_torch(seed):  # for random layers, such as dropout
             inputs = torch.cat([torch.from_numpy(rows), self._points])
             self._features: Any = self.network(inputs).flatten(1)
         return self._features.numpy(force=True).astype(np.float64)

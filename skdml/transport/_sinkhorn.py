@@ -9,15 +9,16 @@ from typing import Any
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import gen_batches
 
 from .._optional import optional_import
 from ..utils.validation import check_named_array, check_scale, naming
 
-# exp(-cost / eta) of a float64 kernel is far from underflow below this quotient.
+# exp(-cost / eta) does not underflow in float64 below this quotient.
 _LARGEST_EXPONENT = 500.0
-# Iterations grow as the entropy falls: so many over `reg`.
+# Iterations grow as the entropy falls: this over `reg`.
 _ITERATIONS = 100
-# Most iterations, for many and for few costs: so many costs in all take some seconds.
+# Limits of the iterations, for many and for few costs, and costs in all, which take seconds.
 _ITERATION_LIMITS, _COST_LIMIT = (2000, 20_000), 10**9
 _TOL = 1e-7
 # Iterations of the network simplex, which warns by itself if these are not enough.
@@ -96,7 +97,8 @@ def sinkhorn_divergence(
         raise ValueError(f"eta must be a number above 0, or None, got {eta!r}.")
     a, b = _as_batch(a, "a", single), _as_batch(b, "b", single)
     a, b = check_weights(a, A, "a"), check_weights(b, B, "b")
-    centre = _constant(B).mean(1)[:, None]  # far from the origin, squares cancel
+    fixed = B.detach() if hasattr(B, "detach") else B
+    centre = fixed.mean(1)[:, None]  # far from the origin, squares cancel
     A, B = A - centre, B - centre
     cross = cost_matrices(A, B, p)
     if solver == "exact":
@@ -295,7 +297,7 @@ def make_divergence(
     tol: float = _TOL,
     max_iter: int | None = None,
     warn: bool = True,
-) -> Callable[[Any, Any], Any]:
+) -> Callable[[Any], Any]:
     """Return the Sinkhorn divergence of pairs of some clouds, as a function of their indices.
 
     The terms of clouds with themselves are solved once, in the first call.
@@ -314,17 +316,15 @@ def make_divergence(
     Returns
     -------
     divergence : callable
-        Takes two arrays of indices, and returns an array of as many divergences.
+        Takes indices of shape (2, n_pairs), and returns n_pairs divergences.
     """
-    n_points = clouds.shape[1]
+    # Arrays in blocks; tensors, of a batch in training, at once.
+    step = None if hasattr(clouds, "detach") else max(1, _BLOCK_SIZE // clouds.shape[1] ** 2)
 
-    def solve(first, second):
-        # Arrays in blocks; tensors, of a batch in training, at once.
-        step = max(1, len(first) if hasattr(clouds, "detach") else _BLOCK_SIZE // n_points**2)
+    def solve(pairs):
         blocks = []
-        for start in range(0, max(len(first), 1), step):
-            chosen = slice(start, start + step)
-            costs = cost_matrices(clouds[first[chosen]], clouds[second[chosen]], p)
+        for chosen in gen_batches(len(pairs[0]), step or len(pairs[0])):
+            costs = cost_matrices(clouds[pairs[0][chosen]], clouds[pairs[1][chosen]], p)
             weights = check_weights(None, costs, "weights")
             if eta is None:
                 blocks.append(exact_values(costs, weights, weights))
@@ -335,19 +335,14 @@ def make_divergence(
 
     own: Any = None
 
-    def divergence(first, second):
+    def divergence(pairs):
         nonlocal own
-        values = solve(first, second)
+        values = solve(pairs)
         if own is None:
-            every = np.arange(len(clouds))
-            own = solve(every, every)
-        return debias(values, own[first], own[second])
+            own = solve([np.arange(len(clouds))] * 2)
+        return debias(values, *own[pairs])
 
     return solve if eta is None else divergence
-
-
-def _constant(values):
-    return values.detach() if hasattr(values, "detach") else values
 
 
 def _plain(values):
