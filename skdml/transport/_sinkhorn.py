@@ -95,8 +95,7 @@ def sinkhorn_divergence(
     check_transport(p, reg, solver)
     if eta is not None and not (isinstance(eta, Real) and 0 < eta < np.inf):
         raise ValueError(f"eta must be a number above 0, or None, got {eta!r}.")
-    a, b = _as_batch(a, "a", single), _as_batch(b, "b", single)
-    a, b = check_weights(a, A, "a"), check_weights(b, B, "b")
+    a, b = check_weights(a, A, "a", single), check_weights(b, B, "b", single)
     fixed = B.detach() if hasattr(B, "detach") else B
     centre = fixed.mean(1)[:, None]  # far from the origin, squares cancel
     A, B = A - centre, B - centre
@@ -118,11 +117,14 @@ def debias(values: Any, own_first: Any, own_second: Any) -> Any:
     return values - (own_first + own_second) / 2
 
 
-def _check_array(values, name, dtype):
+def _as_floats(values, name):
+    """Return a tensor of floats, or an array of float64 or float32."""
+    if hasattr(values, "detach"):
+        return values if values.is_floating_point() else values.double()
     return check_named_array(
         values,
         name,
-        dtype=dtype,
+        dtype=[np.float64, np.float32],
         allow_nd=True,
         ensure_2d=False,
         ensure_all_finite=False,
@@ -131,20 +133,9 @@ def _check_array(values, name, dtype):
     )
 
 
-def _as_batch(values, name, single):
-    if values is None:
-        return None
-    if not hasattr(values, "detach"):
-        values = _check_array(values, name, np.float64)
-    return values[None] if single else values
-
-
 def check_clouds(clouds: Any, name: str) -> Any:
     """Return clouds of floats; a single cloud becomes a batch of one."""
-    if not hasattr(clouds, "detach"):
-        clouds = _check_array(clouds, name, [np.float64, np.float32])
-    elif not clouds.is_floating_point():
-        clouds = clouds.double()
+    clouds = _as_floats(clouds, name)
     clouds = clouds[None] if clouds.ndim == 2 else clouds
     if clouds.ndim != 3 or 0 in clouds.shape:
         raise ValueError(
@@ -185,12 +176,14 @@ def check_transport(p: Any, reg: Any, solver: Any, name: str = "reg") -> None:
         raise ValueError(f"solver must be 'sinkhorn' or 'exact', got {solver!r}.")
 
 
-def check_weights(weights: Any, clouds: Any, name: str) -> Any:
+def check_weights(weights: Any, clouds: Any, name: str, single: bool = False) -> Any:
     """Return the weights of the points of each cloud as (n_clouds, n_points)."""
     n_clouds, n_points = clouds.shape[:2]
     backend = optional_import("ot.backend", "skdml.transport").get_backend(clouds)
     if weights is None:
         return backend.full((n_clouds, n_points), 1 / n_points, type_as=clouds)
+    weights = _as_floats(weights, name)
+    weights = weights[None] if single else weights
     if tuple(weights.shape) != (n_clouds, n_points):
         raise ValueError(
             f"{name} must have one weight for each point, shape {(n_clouds, n_points)}, got "
