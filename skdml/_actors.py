@@ -15,7 +15,7 @@
 
     with start_actors(Counter, [(0,), (10,)], n_jobs=2, name="counters") as counters:
         counters.ask("add", 1)  # [1, 11]
-        counters.save()  # what lost ones start again from
+        counters.save()  # checkpoints, for restarts
         counters.ask_one(0, "add", 1)  # 2
 
 Arguments and answers are sent; the state of an actor stays where it is. An actor whose process or
@@ -96,7 +96,7 @@ class Actors:
     n_groups : int, default=1
         Over how many processes or workers they are spread, in turn.
     name : str, default="actors"
-        What they are, for warnings.
+        Their name in warnings.
     restart : bool, default=True
         Whether lost actors are started again. If not, an `ActorLost` takes the place of their
         answers.

@@ -1,4 +1,4 @@
-"""Columns of a table: on one scale for the networks, and back as they were."""
+"""Scaling of the columns of a table for the networks, and back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SAME_UNIT = 10.0
 
 @dataclass
 class Columns:
-    """What is known of the columns of the training rows.
+    """Scales, bounds and kinds of the columns of the training rows.
 
     Attributes
     ----------
@@ -46,18 +46,15 @@ class Columns:
 
 
 def mean_deviation(X: NDArray) -> float:
-    """Return how far values are from the median of their column, on average.
-
-    A few outliers count less than in a variance.
-    """
+    """Return the mean absolute deviation from the median of each column, over all columns."""
     return float(np.abs(X - np.median(X, axis=0)).mean())
 
 
 def learn_columns(X: NDArray, scaling: str = "auto") -> Columns:
     """Learn scales and kinds of columns.
 
-    An end of a column's range that two rows share is a bound: it would be a strange accident
-    otherwise. Zero is a bound for columns that never cross it, and a constant column has two.
+    An end of a column's range that two rows share is a bound. Zero is a bound for columns that
+    never cross it, and a constant column has two.
 
     Parameters
     ----------
@@ -70,7 +67,7 @@ def learn_columns(X: NDArray, scaling: str = "auto") -> Columns:
     Returns
     -------
     columns : Columns
-        What was learned.
+        Scales, bounds and kinds.
     """
     X = np.asarray(X, dtype=np.float64)
     low, high = X.min(axis=0), X.max(axis=0)
@@ -82,7 +79,7 @@ def learn_columns(X: NDArray, scaling: str = "auto") -> Columns:
     if scaling == "common" and varies.any():
         lowest, highest = low[varies].min(), high[varies].max()
         unit = float(highest - lowest) / 2
-        # A constant column far from all others, which is not of their unit, goes to an end.
+        # A constant column out of the range of all others maps to an end of it.
         near = np.clip(low, lowest, highest)
         center, scale = (lowest + highest) / 2 + (low - near) * ~varies, np.full(len(low), unit)
     else:

@@ -59,9 +59,9 @@ class Part(NamedTuple):
     value : float
         The transport cost.
     potentials : ndarray of shape (n_points,)
-        The potentials that the plans are of.
+        The potentials of the plans.
     masses : ndarray of shape (n_points,)
-        The masses that the points received, in units of their weight.
+        Masses of the points' cells, in units of their weight.
     """
 
     gradient: NDArray
@@ -76,7 +76,7 @@ class Term(NamedTuple):
     Attributes
     ----------
     A, B : slice
-        What is moved, and where to: places among the rows and points of a batch.
+        Source and target, as slices of the rows and points of a batch.
     share : float
         The weight of the cost in the objective.
     costs : ndarray of shape (n_A, n_B)
@@ -104,7 +104,7 @@ class Critic:
     settings : CriticSettings
         Parameters of all critics.
     checkpoint : bytes or None, default=None
-        The state to go on from.
+        Weights and state of the optimiser, from `checkpoint`.
     """
 
     def __init__(
@@ -208,9 +208,9 @@ class Critic:
     def _begin(self, update, points):
         """Train the network on all batches of points but the last, which is for the generator."""
         for step, batch in enumerate(points[:-1], 1):
-            self._compare(update, step, batch)
-            self._climb([_solve(term)[0] for term in self._terms])
-        self._compare(update, 0, points[-1])
+            self._set_terms(update, step, batch)
+            self._step_network([_solve(term)[0] for term in self._terms])
+        self._set_terms(update, 0, points[-1])
 
     def _end(self, crossed):
         """Train the network by a step, given plan, potentials and value of the crossed terms."""
@@ -218,17 +218,17 @@ class Critic:
         plans, _, values = zip(*solved, strict=True)
         masses = [plan.sum(axis=0) * plan.shape[1] for plan, _, _ in crossed]
         return Part(
-            self._climb(plans),
+            self._step_network(plans),
             sum(term.share * value for term, value in zip(self._terms, values, strict=True)),
             np.concatenate([potentials for _, potentials, _ in crossed]).astype(np.float32),
             np.concatenate(masses).astype(np.float32),
         )
 
-    def _compare(self, update, step, points):
+    def _set_terms(self, update, step, points):
         """Draw rows, and set the terms of the objective."""
         seed = self._seed(update, step)
         rows = self._draw(seed)
-        self._batch = self._describe(rows, points, seed)
+        self._batch = self._features_of(rows, points, seed)
         self._n_rows = n_rows = len(rows)
         n = len(self._batch)
         pairs = [(slice(0, n_rows), slice(n_rows, n), 1.0)]
@@ -243,17 +243,17 @@ class Critic:
         ]
         self._crossed = [term for term in self._terms if term.share > 0]
 
-    def _describe(self, rows, points, seed):
+    def _features_of(self, rows, points, seed):
         """Return features of rows and points, or without a network the two as they are."""
         if self.network is None:
             return np.concatenate([rows, points], dtype=np.float64)
         self._points: Any = torch.tensor(points, requires_grad=True)
-        with seeded_torch(seed):  # what may be random inside the network
+        with seeded_torch(seed):  # for random layers, such as dropout
             inputs = torch.cat([torch.from_numpy(rows), self._points])
             self._features: Any = self.network(inputs).flatten(1)
         return self._features.numpy(force=True).astype(np.float64)
 
-    def _climb(self, plans):
+    def _step_network(self, plans):
         """Train the network by a gradient step; return the gradient by the points."""
         slopes = np.zeros_like(self._batch)
         for term, plan in zip(self._terms, plans, strict=True):

@@ -18,9 +18,10 @@ from sklearn.utils.validation import check_is_fitted
 from .._actors import start_actors
 from .._parallel import find_client, limit_threads
 from ..metrics import wasserstein_distance
-from ..utils._bases import ClientMixin, DensityMixin
+from ..utils._bases import BaseEstimator, DensityMixin
 from ..utils._fit import FitProgress, fit_method
 from ..utils._sklearn import (
+    ClientMixin,
     EstimatorMixin,
     Interval,
     StrOptions,
@@ -55,13 +56,12 @@ _POINTS_PER_ROW = 3
 _CRITIC_LR_FACTOR = 0.25
 
 
-class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin):
+class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstimator):
     """A network that draws new rows like those it was fitted on.
 
-    Points that the network generates are compared with batches of real rows by optimal transport:
-    what it would cost to move the one to the other. The real rows are split among critics, which
-    work apart from each other and tell the generator only in which direction each of its points
-    should move. Read more in the :ref:`user guide <generator>`.
+    Generated points are compared with batches of real rows by optimal transport. The real rows are
+    split among critics, which are trained independently, and send the generator the gradient of the
+    transport cost by its points. Read more in the :ref:`user guide <generator>`.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin):
     n_critics : int, default=4
         Among how many critics the rows are split. More critics see more rows in an update.
     cost : {"auto", "euclidean", "learned"}, default="auto"
-        What it costs to move a row. "euclidean" is the squared distance of scaled rows, for
+        The transport cost. "euclidean" is the squared distance of scaled rows, for
         tables. "learned" is the distance of features that each critic learns, such that real and
         generated rows are far apart, for images. "auto" is "learned" where `critic_module` is
         given, and "euclidean" otherwise.
@@ -78,9 +78,9 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin):
         Whether points are compared with the rows of all critics together, or with those of each
         critic on its own.
     debias : bool or "auto", default="auto"
-        Whether to take off what it costs to move real rows to other real rows, and points to
-        other points. Without, small batches make samples less varied than rows. "auto" does so
-        with a learned cost.
+        Whether to subtract the transport costs of real rows to other real rows, and of points to
+        other points. Without, small batches make samples less varied than rows. "auto" is True with
+        a learned cost.
     n_critic_steps : int, default=1
         Steps of a critic's network for one of the generator; with a learned cost only.
     n_potential_steps : int, default=5
@@ -133,9 +133,8 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin):
     masses_ : ndarray of shape (n_points,)
         The masses of the cells of these points, 1 where a cell has its share of the rows.
     traffic_ : dict
-        Bytes between the generator and one critic in an update: "update" for what training needs,
-        "checkpoint" for what a restart needs. "all_reduce" is what it would take to keep copies
-        of both networks equal.
+        Bytes between the generator and one critic in an update: "update" for training,
+        "checkpoint" for restarts. "all_reduce" is that of data-parallel training of both networks.
     n_iter_ : int
         Updates done.
     n_features_in_ : int
@@ -289,7 +288,7 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin):
         return self
 
     def _make_plan(self, n_rows, seed):
-        """Check parameters against each other, and return them with what "auto" stands for."""
+        """Check parameters against each other, and return them with "auto" resolved."""
         learned = self.cost == "learned" or (self.cost == "auto" and self.critic_module is not None)
         for name, default, is_used, other in (
             ("critic_module", None, learned, "cost='learned'"),

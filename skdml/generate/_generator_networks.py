@@ -16,32 +16,24 @@ _BETAS = (0.5, 0.9)
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d)
 
 
-def width_for(n_features: int) -> int:
-    """Return the width of the hidden layers of the default networks."""
-    return min(512, max(64, 4 * n_features))
-
-
 def mlp_generator(latent_dim: int, n_features: int) -> nn.Module:
     """Return the default generator: two hidden layers."""
-    width = width_for(n_features)
-    return nn.Sequential(
-        nn.Linear(latent_dim, width),
-        nn.ReLU(),
-        nn.Linear(width, width),
-        nn.ReLU(),
-        nn.Linear(width, n_features),
-    )
+    return _mlp(latent_dim, n_features, n_features, nn.ReLU())
 
 
 def mlp_critic(n_features: int) -> nn.Module:
     """Return the default critic: two hidden layers, then the features that are compared."""
-    width = width_for(n_features)
+    return _mlp(n_features, _FEATURES, n_features, nn.LeakyReLU(0.2))
+
+
+def _mlp(n_inputs, n_outputs, n_features, activation):
+    width = min(512, max(64, 4 * n_features))
     return nn.Sequential(
-        nn.Linear(n_features, width),
-        nn.LeakyReLU(0.2),
+        nn.Linear(n_inputs, width),
+        activation,
         nn.Linear(width, width),
-        nn.LeakyReLU(0.2),
-        nn.Linear(width, _FEATURES),
+        activation,
+        nn.Linear(width, n_outputs),
     )
 
 
@@ -55,7 +47,7 @@ def make_network(maker: Any, name: str, **sizes: int) -> nn.Module:
     name : str
         The parameter of the estimator that it came from, named in errors.
     **sizes : int
-        What a maker may want to know.
+        Sizes by name.
 
     Returns
     -------
@@ -75,7 +67,7 @@ def make_network(maker: Any, name: str, **sizes: int) -> nn.Module:
 
 
 def try_network(network: nn.Module, n_inputs: int, name: str, n_outputs: int | None = None) -> None:
-    """Call a network with two rows, and say what is wrong with it if it fails.
+    """Check a network by a forward pass of two rows.
 
     Parameters
     ----------
@@ -98,19 +90,18 @@ def try_network(network: nn.Module, n_inputs: int, name: str, n_outputs: int | N
                 f"{name} fails on a tensor of shape (2, {n_inputs}): {error}"
             ) from error
     found = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
-    expected = (2, n_outputs)
-    if found != expected and n_outputs is not None:
+    if n_outputs is not None and found != (2, n_outputs):
         raise ValueError(
-            f"{name} must map a tensor of shape (2, {n_inputs}) to one of shape {expected}, got "
-            f"{found}."
+            f"{name} must map a tensor of shape (2, {n_inputs}) to one of shape (2, {n_outputs}), "
+            f"got {found}."
         )
 
 
 def bound_slopes(network: nn.Module) -> nn.Module:
     """Bound the slope of a critic, by spectral norms of its linear and convolution layers.
 
-    Without a bound a critic makes all distances larger, and learns nothing else. Layers that have
-    a parametrization already are left as they are.
+    Without a bound a critic only scales all distances up. Layers with a parametrization are left
+    as they are.
     """
     for layer in network.modules():
         if isinstance(layer, _LAYERS) and not parametrize.is_parametrized(layer):
@@ -128,7 +119,7 @@ def fix_weights(network: nn.Module) -> nn.Module:
 
 
 def make_optimizer(network: nn.Module, lr: float, maximize: bool = False) -> torch.optim.Optimizer:
-    """Return Adam with the short memory that suits a game; fused, which is thrice as quick."""
+    """Return fused Adam with small betas, which suit adversarial training."""
     return torch.optim.Adam(
         network.parameters(), lr=lr, betas=_BETAS, maximize=maximize, fused=True
     )

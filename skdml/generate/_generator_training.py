@@ -26,7 +26,7 @@ _CHECKPOINT_EVERY = 50
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """Parameters of a training, with what "auto" stands for.
+    """Parameters of a training, with "auto" resolved.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class Trained:
     history : dict of list
         "wasserstein", the transport cost of each update, and "seconds".
     parts : list of Part
-        What the critics returned in the last update.
+        Answers of the critics in the last update.
     error : NotFinite or None
         Why training ended early, if it did.
     """

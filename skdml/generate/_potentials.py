@@ -137,7 +137,7 @@ def costs_between(A: NDArray, B: NDArray, p: int) -> NDArray:
 
 
 def transport_gradient(A: NDArray, B: NDArray, costs: NDArray, plan: NDArray, p: int) -> NDArray:
-    """Return the gradient of what a plan costs, by the rows of A.
+    """Return the gradient of the cost of a plan, by the rows of A.
 
     It holds the plan fixed. At the best plan it is that of the optimal cost: by the envelope
     theorem a small change of the plan counts for nothing there.
@@ -145,7 +145,7 @@ def transport_gradient(A: NDArray, B: NDArray, costs: NDArray, plan: NDArray, p:
     Parameters
     ----------
     A, B : ndarray of shape (n_A, n_features) and (n_B, n_features)
-        What is moved, and where to, or the other way round.
+        Source and target, or target and source.
     costs : ndarray of shape (n_A, n_B)
         Those of `costs_between`.
     plan : ndarray of shape (n_A, n_B)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -145,7 +146,7 @@ def propagate(
 
 
 def _residual(flow, target, values, damping, tol):
-    """Return the largest entry of the residual, and what it may be: `tol`, or rounding alone."""
+    """Return the largest entry of the residual, and its limit: by `tol`, or by rounding."""
     residual = np.abs(target - values + damping * (flow @ values)).max(initial=0)
     rounding = _ROUNDING * np.abs(values).max(initial=0)
     return residual, max(tol * np.abs(target).max(initial=0), rounding)
@@ -275,22 +276,18 @@ def class_distributions(
     """
     unlabelled = codes < 0
     reference = masses[0] if reference is None else reference
-    sure = _raise(reference.mass, _best_power(reference.held_out, codes[reference.probes]))
-    level = _confidence(sure[unlabelled])
-    classes = _match_confidence(masses[0].mass, unlabelled, level)
-    for other in masses[1:]:
-        classes = _pool(classes, _match_confidence(other.mass, unlabelled, level))
+    power = _best_power(reference.held_out, codes[reference.probes])
+    level = _confidence(_raise(reference.mass, power)[unlabelled])
+
+    def calibrate(mass):
+        gaps = [abs(_confidence(_raise(mass[unlabelled], power)) - level) for power in _POWERS]
+        return _raise(mass, _POWERS[int(np.argmin(gaps))])
+
+    classes = functools.reduce(_pool, [calibrate(one.mass) for one in masses])
     labelled = np.flatnonzero(~unlabelled)
     classes[labelled] = 0
     classes[labelled, codes[labelled]] = 1
     return classes
-
-
-def _match_confidence(mass, unlabelled, level):
-    """Raise distributions to the power at which their mean confidence is nearest to `level`."""
-    some = mass[unlabelled]
-    gaps = [abs(_confidence(_raise(some, power)) - level) for power in _POWERS]
-    return _raise(mass, _POWERS[int(np.argmin(gaps))])
 
 
 def _raise(mass, power):
@@ -385,7 +382,7 @@ def describe_graph(graph: Graph, codes: NDArray, classes: NDArray) -> dict[str, 
     codes : ndarray of shape (n_nodes,)
         The number of a node's class; -1 where it is not known.
     classes : ndarray of shape (n_nodes, n_classes)
-        What `class_distributions` returned.
+        From `class_distributions`.
 
     Returns
     -------

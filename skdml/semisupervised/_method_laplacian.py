@@ -178,13 +178,13 @@ def graph_loss(
     dissimilar_weight: float,
     graph_weight: float,
 ) -> Tensor:
-    r"""Draw similar pairs and neighbours together, and dissimilar pairs apart.
+    r"""Loss of LRML: similar pairs and neighbours near each other, dissimilar pairs apart.
 
     .. math:: \gamma_S \langle d^2 \rangle_S - \gamma_D \langle d^2 \rangle_D
               + \gamma_L \langle w_{ij} d^2_{ij} \rangle
 
-    with means over similar pairs, over dissimilar pairs and over the edges of a graph: the
-    objective of LRML, with which ISDML, APLLR and APIT share all but the weights of the edges.
+    with means over similar pairs, over dissimilar pairs and over the edges of a graph. ISDML, APLLR
+    and APIT differ by the weights of the edges.
 
     Parameters
     ----------
@@ -297,8 +297,8 @@ def lrml_metric(
     metric : ndarray of shape (n_features, n_features)
         M, positive definite, with determinant 1.
     dissimilar_weight : float
-        What was used: B must be positive definite, so it is halved until B is; 0 where no half
-        is small enough.
+        The weight that was used: halved until B is positive definite; 0 where no half is small
+        enough.
     """
     base = add_ridge(graph + similar_weight * similar)
     floor = 1e-6 * np.linalg.eigvalsh(base)[0]
@@ -339,7 +339,7 @@ def likelihood_prior(similar: NDArray, dissimilar: NDArray) -> NDArray:
 
 
 def propagated_metric(prior: NDArray, graph: NDArray, graph_weight: float) -> NDArray:
-    r"""Draw a prior metric towards one that is small along a graph.
+    r"""Return a prior metric regularised by the Laplacian of a graph.
 
     .. math:: M = (M_0^{-1} + \gamma G)^{-1}
               = R (I + \gamma R G R)^{-1} R, \quad R = M_0^{1/2}
@@ -353,7 +353,7 @@ def propagated_metric(prior: NDArray, graph: NDArray, graph_weight: float) -> ND
     prior : ndarray of shape (n_features, n_features)
         :math:`M_0`, positive semi-definite.
     graph : ndarray of shape (n_features, n_features)
-        G, what `laplacian_scatter` returns.
+        G, from `laplacian_scatter`.
     graph_weight : float
         :math:`\gamma`, relative to the size of RGR: at 1, its mean eigenvalue counts as much as
         the prior.
@@ -373,7 +373,7 @@ def propagated_metric(prior: NDArray, graph: NDArray, graph_weight: float) -> ND
 
 
 def factor_metric(metric: NDArray, covariance: NDArray, n_components: int) -> NDArray:
-    """Return L of the directions along which rows vary most under a metric, ``M ~ L L'``.
+    """Return a factor of a metric, ``M ~ L L'``, along the directions of largest variance.
 
     Parameters
     ----------

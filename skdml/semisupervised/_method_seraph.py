@@ -91,7 +91,7 @@ def seraph_loss(
     threshold: float,
     entropy_weight: float,
 ) -> Tensor:
-    r"""SERAPH: likely labels of labelled pairs, and sure guesses on unlabelled ones.
+    r"""Loss of SERAPH: likelihood of labelled pairs, and entropy of unlabelled ones.
 
     .. math:: -\langle \log p(y_{ij}) \rangle
               - \mu \langle \sum_y p(y) \log p(y) \rangle,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Sequence
@@ -35,7 +36,8 @@ from ..utils.validation import (
     labelled_rows,
 )
 from ._ssdml_methods import make_method
-from ._ssdml_training import MetricModel, Plan, final_factor, propagate_all, train
+from ._ssdml_training import MetricModel, Plan, propagate_all, train
+from ._stiefel import orthonormal
 
 
 class SSDMLEmbedder(
@@ -316,16 +318,18 @@ class SSDMLEmbedder(
         model = self._make_model(samples, method)
 
         def attributes(model):
+            factor = orthonormal(model.factor) if method.orthogonal else model.factor
             return {
-                "components_": np.ascontiguousarray(final_factor(model, method.orthogonal).T),
+                "components_": np.ascontiguousarray(factor.T),
                 "module_": None if model.backbone is None else model.backbone.to("cpu"),
             }
 
         def report(**figures):
             return progress.step(lambda: attributes(copy.deepcopy(model)), **figures)
 
-        training = train(model, samples, codes, method, plan, rng, progress.begin, report)
-        self.history_, self.graph_statistics_ = training.history, training.graphs
+        self.history_, self.graph_statistics_ = train(
+            model, samples, codes, method, plan, rng, progress.begin, report
+        )
         classes = propagate_all(model, samples, codes, plan, rng)
         self.__dict__.update(attributes(model))
         self.propagated_confidence_ = classes.max(axis=1)
@@ -337,26 +341,17 @@ class SSDMLEmbedder(
             optimizer = OPTIMIZERS[optimizer]
         elif not inspect.isclass(optimizer):
             raise TypeError(f"optimizer must be a name or a class, got {optimizer!r}.")
-        augment = augment_affine if self.augment == "affine" else copy_part("augment", self.augment)
-        return Plan(
-            n_neighbors=self.n_neighbors,
-            propagation=self.propagation,
-            paper=self.recipe == "paper",
-            partition_size=self.partition_size,
-            epochs_per_partition=self.epochs_per_partition,
-            # A linear metric in closed form is that of one graph.
-            max_epochs=1
-            if self.module is None and method.metric == "closed form"
-            else self.max_epochs,
-            pretrain_epochs=self.pretrain_epochs,
-            batch_size=self.batch_size,
-            lr=self.lr,
-            make_optimizer=functools.partial(
-                optimizer, lr=self.lr, **params_of(self._part_params(), "optimizer")
-            ),
-            augment=augment,
-            device=choose_device(self.device),
+        params = {**vars(self), "device": choose_device(self.device)}
+        params["paper"] = self.recipe == "paper"
+        params["augment"] = copy_part("augment", self.augment)
+        if self.augment == "affine":
+            params["augment"] = augment_affine
+        if self.module is None and method.metric == "closed form":
+            params["max_epochs"] = 1  # that of one graph
+        params["make_optimizer"] = functools.partial(
+            optimizer, lr=self.lr, **params_of(self._part_params(), "optimizer")
         )
+        return Plan(**{field.name: params[field.name] for field in dataclasses.fields(Plan)})
 
     def _make_model(self, samples, method):
         parametrized = method.orthogonal and method.metric == "gradient"

@@ -41,7 +41,7 @@ class Partition(NamedTuple):
 class SemiSupervisedMethod:
     """Base class of the methods of :class:`SSDMLEmbedder`.
 
-    A method says what a network and the linear map L behind it are trained for. The parameters of
+    A method has the loss of the network and the metric, a linear map L behind it. The parameters of
     its ``__init__`` are given to the embedder as ``loss__name``. See `register_method`.
 
     Attributes
@@ -79,7 +79,7 @@ class SemiSupervisedMethod:
         partition : Partition
             Labels, graph and propagated classes of the samples, the nodes of the graph.
         rng : numpy Generator
-            For what is drawn at random.
+            The random numbers of the fit.
         """
         raise NotImplementedError
 
@@ -110,7 +110,7 @@ class SemiSupervisedMethod:
         factor : ndarray of shape (n_features, n_components)
             The present L.
         rng : numpy Generator
-            For what is drawn at random.
+            The random numbers of the fit.
 
         Returns
         -------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,13 +24,12 @@ from ..utils._torch import LastGood, NotFinite
 from ._label_propagation import class_distributions, describe_graph, make_graph, propagate_classes
 from ._method_laplacian import LRML
 from ._ssdml_methods import Partition, SemiSupervisedMethod
-from ._stiefel import orthonormal
 
-# An epoch has at least so many batches: small data sets are gone through several times.
+# Batches of an epoch at least: small data sets are passed several times.
 _MIN_BATCHES = 30
-# One in so many samples of a batch is a labelled one in addition.
+# Labelled samples are added to each batch: the batch size over this.
 _LABELLED_SHARE = 8
-# About so many cells of oriented gradients along the shorter side of an image.
+# Cells of oriented gradients along the shorter side of an image, about.
 _CELLS = 7
 # With more columns, a table has the graph of its columns alone.
 _MAX_COLUMNS = 500
@@ -114,14 +113,6 @@ class Plan:
         return (X if self.augment is None else augmented(self.augment, X)).to(self.device)
 
 
-@dataclass
-class Training:
-    """History of the epochs, and statistics of the graphs."""
-
-    history: dict[str, list] = field(default_factory=dict)
-    graphs: list[dict[str, float]] = field(default_factory=list)
-
-
 def train(
     model: MetricModel,
     samples: Tensor,
@@ -131,7 +122,7 @@ def train(
     rng: np.random.Generator,
     begin: Callable[[], None],
     report: Callable[..., bool],
-) -> Training:
+) -> tuple[dict[str, list], list[dict[str, float]]]:
     """Train a model on one partition after the other.
 
     Parameters
@@ -156,13 +147,17 @@ def train(
 
     Returns
     -------
-    training : Training
-        History and graphs.
+    history : dict of list
+        Figures of the epochs.
+    graphs : list of dict
+        Statistics of the graphs.
     """
-    start, result, good = time.perf_counter(), Training(), LastGood(model)
+    start, good = time.perf_counter(), LastGood(model)
+    history: dict[str, list] = {}
+    graphs: list[dict[str, float]] = []
     model.to(plan.device)
     if plan.pretrain_epochs:
-        pretrain(model, samples, codes, plan, rng)
+        _pretrain(model, samples, codes, plan, rng)
     partitions = draw_partitions(codes, plan.partition_size, rng)
     model.projection.requires_grad_(method.metric == "gradient")
     optimizer = schedule = None
@@ -179,9 +174,7 @@ def train(
             rows = next(partitions)
             partition = make_partition(model, samples, rows, codes, plan, rng, epoch == 1)
             method.begin(partition, rng)
-            result.graphs.append(
-                describe_graph(partition.graph, partition.codes, partition.classes)
-            )
+            graphs.append(describe_graph(partition.graph, partition.codes, partition.classes))
         if method.metric != "gradient":
             features = model.embed_features(samples[rows], plan.device)
             model.factor = method.find_metric(features, model.factor, rng)
@@ -189,7 +182,7 @@ def train(
         try:
             if optimizer is not None:
                 batches = draw_batches(method, partition, plan, n_batches, rng)
-                figures["loss"] = train_epoch(
+                figures["loss"] = _train_epoch(
                     epoch, model, samples[rows], method, batches, plan, optimizer, schedule
                 )
             if not good.save():  # after the last step, which no loss sees
@@ -197,13 +190,13 @@ def train(
         except NotFinite as error:
             good.restore(error, plan.lr, stacklevel=8)
             break
-        record(result.history, start, partition=len(result.graphs), **figures)
+        record(history, start, partition=len(graphs), **figures)
         if report(**figures):
             break
-    return result
+    return history, graphs
 
 
-def train_epoch(epoch, model, samples, method, batches, plan, optimizer, schedule):
+def _train_epoch(epoch, model, samples, method, batches, plan, optimizer, schedule):
     """Train on the batches, and return the mean loss."""
     model.train()
     total = 0.0
@@ -221,7 +214,7 @@ def train_epoch(epoch, model, samples, method, batches, plan, optimizer, schedul
     return total / number
 
 
-def pretrain(model, samples, codes, plan, rng):
+def _pretrain(model, samples, codes, plan, rng):
     """Train the network to classify the labelled samples, with a linear layer of its own."""
     labelled = np.flatnonzero(codes >= 0)
     width = model.projection.in_features
@@ -260,12 +253,11 @@ def draw_partitions(
 def input_features(
     samples: Tensor, codes: NDArray, n_neighbors: int, rng: np.random.Generator
 ) -> list[tuple[NDArray, bool]]:
-    """Return the features of graphs of the input, and whether they are meant at unit length.
+    """Return features for graphs of the input, each with whether to scale it to unit length.
 
-    Images are compared by their oriented gradients. Columns of a table are of unequal importance:
-    there are the rows as they are, mapped by neighbourhood components analysis of the labels, and
-    mapped by the metric of LRML, which the labels and the first graph give; unless there are too
-    many columns, or no class has two labels.
+    For images, their oriented gradients. For tables, the rows as they are, and mapped by NCA and by
+    LRML, which weigh the columns by the labels; the rows alone if there are too many columns, or no
+    class has two labels.
     """
     if samples.ndim > 2:
         cell = max(1, round(min(samples.shape[2:]) / _CELLS))
@@ -371,8 +363,3 @@ def draw_batches(
                 partners = neighbors[nodes, rng.integers(neighbors.shape[1], size=len(nodes))]
             yield np.stack([nodes, partners])
             drawn += 1
-
-
-def final_factor(model: MetricModel, orthogonal: bool) -> NDArray:
-    """Return L in double precision, orthonormal to the last digits if it is to be."""
-    return orthonormal(model.factor) if orthogonal else model.factor

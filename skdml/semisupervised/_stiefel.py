@@ -1,4 +1,4 @@
-"""Matrices with orthonormal columns, and descent among them."""
+"""Conjugate gradients on the Stiefel manifold, matrices with orthonormal columns."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def conjugate_gradient(
     Notes
     -----
     Riemannian conjugate gradients: Polak and Ribiere's rule, restarted where it does not descend;
-    Armijo's line search; a step is drawn back to the manifold by the nearest orthonormal matrix,
-    and the last direction is carried along by projection.
+    Armijo's line search; retraction to the nearest orthonormal matrix,
+    vector transport by projection.
     """
     point = start
     value, gradient = objective(point)

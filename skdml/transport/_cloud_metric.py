@@ -14,7 +14,7 @@ from ._sinkhorn import check_cloud, check_transport, choose_eta, cost_matrices, 
 
 # Plans exact enough for distances of three digits.
 _TOL, _MAX_ITER = 1e-4, 500
-# Random pairs that tell the scale of the costs.
+# Random pairs for the scale of the costs.
 _SAMPLED_PAIRS = 500
 
 
@@ -131,7 +131,7 @@ class CloudMetric:
         clouds = np.sqrt(self.cloud[0]) * rows.reshape(-1, *self.cloud)
         eta = None if self.solver == "exact" else self.eta
         divergence = make_divergence(clouds, p=self.p, eta=eta, tol=_TOL, max_iter=_MAX_ITER)
-        values = divergence(first, second)
+        values = divergence(np.stack([first, second]))
         values[(rows[first] == rows[second]).all(axis=1)] = 0  # to the last digit
         return np.maximum(values, 0) ** (1 / self.p)
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
 from sklearn.cluster import MiniBatchKMeans
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neighbors import NearestNeighbors
-from sklearn.utils import check_random_state
+from sklearn.utils import check_random_state, gen_batches
 
 from .._optional import optional_import
 from ..metrics._validation import check_vector
@@ -28,13 +29,13 @@ from ._sinkhorn import (
 
 # Numbers in an array of costs between the points of clouds.
 _BLOCK_SIZE = 2**20
-# Random pairs that tell the scale of the costs, and of the proxy.
+# Random pairs for the scale of the costs and of the proxy.
 _SAMPLED_PAIRS = 500
 # Rows whose gain is computed at once.
 _AT_ONCE = 32
 # All distances of a class are kept where it has no more rows.
 _KEPT_ROWS = 2048
-# Plans need not be exact to tell which rows are near.
+# Rough plans are enough to rank rows.
 _TOL, _MAX_ITER = 1e-3, 100
 
 
@@ -59,7 +60,7 @@ def wasserstein_coreset(
     tol: float = 0.0,
     random_state: RandomStateLike = None,
 ) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    r"""Choose rows that stand for all rows of their class, by greedy facility location.
+    r"""Choose rows that represent all rows of their class, by greedy facility location.
 
     Maximises :math:`\sum_i \max_{j \in S} (d_{max} - d(i, j))` over subsets S of each class, where
     d is the Sinkhorn divergence of rows as clouds of points, or the (squared) Euclidean distance.
@@ -79,7 +80,7 @@ def wasserstein_coreset(
     p, reg, solver :
         The transport; see `sinkhorn_divergence`.
     n_candidates : int or None, default=32
-        Transport is solved between a row and so many rows that a proxy finds nearest; the other
+        Transport is solved between a row and this many nearest rows by a proxy; the other
         divergences are the proxy's: the distance of linear optimal transport embeddings, in the
         scale of some that are solved. None solves all pairs of a class.
     tol : float, default=0.0
@@ -92,7 +93,7 @@ def wasserstein_coreset(
     indices : ndarray of shape (n_chosen,)
         The chosen rows, class by class in the order of the choice.
     weights : ndarray of shape (n_chosen,)
-        How many rows each stands for; they sum to n_samples.
+        How many rows each represents; they sum to n_samples.
 
     Examples
     --------
@@ -137,10 +138,10 @@ def measure_coreset(
     tol: float = 1e-6,
     random_state: RandomStateLike = None,
 ) -> NDArray[np.float64]:
-    """Place points so that the transport of the rows to them, all of equal weight, is cheapest.
+    """Return the points of equal weight with the smallest transport cost to the rows.
 
-    Unlike `wasserstein_coreset` the points need not be rows. Rows are sent to points by exact
-    transport, and each point goes to the mean of what it got, until the points rest.
+    Unlike `wasserstein_coreset` the points need not be rows: a free-support Wasserstein barycentre,
+    by exact transport of the rows to the points, which move to the means of what they received.
 
     Parameters
     ----------
@@ -149,7 +150,7 @@ def measure_coreset(
     size : int
         Number of points.
     max_iter : int, default=50
-        Most rounds.
+        Iterations at most.
     tol : float, default=1e-6
         Stop when the points move less, in the mean squared distance.
     random_state : int, RandomState instance or None, default=None
@@ -183,7 +184,7 @@ def measure_coreset(
     moved = log["displacement_square_norms"][-1:]  # none, where tol is huge
     if moved and moved[0] > tol:
         warnings.warn(
-            f"measure_coreset stopped after {max_iter} rounds, and the points still move by "
+            f"measure_coreset stopped after {max_iter} iterations, and the points still move by "
             f"{moved[0]:.2g}, above tol={tol}: raise max_iter, or tol.",
             ConvergenceWarning,
             stacklevel=3,
@@ -192,7 +193,7 @@ def measure_coreset(
 
 
 def lazy_greedy(divergences: Any, budget: int, tol: float = 0.0) -> tuple[NDArray, NDArray]:
-    """Choose by the largest gain in facility location; gains can only fall, so most wait.
+    """Choose rows by lazy greedy facility location: gains can only fall, so most need no update.
 
     Parameters
     ----------
@@ -253,20 +254,18 @@ class _Divergences:
         n_candidates: int | None,
         rng: np.random.Generator,
     ) -> None:
-        self._near: list[tuple[NDArray, NDArray]] | None = None
+        self._near: Any = None  # a sparse matrix of solved pairs
         self._power = p
         if cloud is None:
             self._vectors, self._scale = X.astype(np.float64), 1.0
         else:
-            clouds = X.reshape(-1, *cloud).astype(np.float64)
-            self._embed(clouds, p, reg, solver, n_candidates, rng)
+            self._embed(X.reshape(-1, *cloud), p, reg, solver, n_candidates, rng)
         self._squares = np.einsum("ij,ij->i", self._vectors, self._vectors)
         centre = self._vectors.mean(axis=0)
         radius = np.sqrt(np.max(((self._vectors - centre) ** 2).sum(axis=1), initial=0.0))
         self.largest = self._scale * (2 * radius) ** p
         if self._near is not None:
-            found = [values.max(initial=0.0) for _, values in self._near]
-            self.largest = max(self.largest, *found)
+            self.largest = max(self.largest, self._near.data.max())
         self._kept = self._measure(np.arange(len(X))) if len(X) <= _KEPT_ROWS else None
 
     def _embed(self, clouds, p, reg, solver, n_candidates, rng):
@@ -274,24 +273,20 @@ class _Divergences:
         pairs = rng.randint(n_rows, size=(2, _SAMPLED_PAIRS))
         eta = choose_eta(cost_matrices(clouds[pairs[0]], clouds[pairs[1]], p), reg)
         weight = None if solver == "exact" else eta
-        divergence = make_divergence(clouds, p=p, eta=weight, tol=_TOL, max_iter=_MAX_ITER)
+        divergence = make_divergence(
+            clouds.astype(np.float64), p=p, eta=weight, tol=_TOL, max_iter=_MAX_ITER
+        )
         self._vectors = linear_embedding(clouds, eta, rng)
         n_near = n_rows if n_candidates is None else min(n_candidates + 1, n_rows)
         proxy = ((self._vectors[pairs[0]] - self._vectors[pairs[1]]) ** 2).sum(axis=1) ** (p / 2)
-        exact = np.maximum(divergence(*pairs), 0)
+        exact = np.maximum(divergence(pairs), 0)
         self._scale = float(exact.sum() / proxy.sum()) if proxy.sum() > 0 else 1.0
         search = NearestNeighbors(n_neighbors=n_near).fit(self._vectors)
-        near = search.kneighbors(self._vectors, return_distance=False)
-        rows = np.repeat(np.arange(n_rows), n_near)
-        low, high = np.minimum(rows, near.ravel()), np.maximum(rows, near.ravel())
-        codes = np.unique(low * n_rows + high)
-        low, high = codes // n_rows, codes % n_rows
-        values = np.where(low == high, 0.0, np.maximum(divergence(low, high), 0))
-        first, second = np.concatenate([low, high]), np.concatenate([high, low])
-        order = np.argsort(first, kind="stable")
-        ends = np.cumsum(np.bincount(first, minlength=n_rows))[:-1]
-        both = np.concatenate([values, values])[order]
-        self._near = list(zip(np.split(second[order], ends), np.split(both, ends), strict=True))
+        graph = search.kneighbors_graph(self._vectors)
+        low, high = sparse.triu(graph + graph.T, format="csr").sorted_indices().nonzero()
+        values = np.where(low == high, 0.0, np.maximum(divergence(np.stack([low, high])), 0))
+        ends = np.concatenate([low, high]), np.concatenate([high, low])
+        self._near = sparse.coo_array((np.tile(values, 2), ends), (n_rows, n_rows)).tocsr()
 
     def __len__(self) -> int:
         return len(self._vectors)
@@ -308,25 +303,21 @@ class _Divergences:
         for place, row in enumerate(rows):
             distances[place, row] = 0.0
             if self._near is not None:
-                near, values = self._near[row]
-                distances[place, near] = values
+                near = slice(*self._near.indptr[row : row + 2])
+                distances[place, self._near.indices[near]] = self._near.data[near]
         return distances
 
     def total(self):
         """Return for each row the sum of its distances, a block at a time."""
-        step = max(1, _BLOCK_SIZE // len(self))
-        blocks = [
-            self[np.arange(start, min(start + step, len(self)))].sum(axis=1)
-            for start in range(0, len(self), step)
-        ]
-        return np.concatenate(blocks)
+        blocks = gen_batches(len(self), max(1, _BLOCK_SIZE // len(self)))
+        return np.concatenate([self[np.arange(len(self))[block]].sum(axis=1) for block in blocks])
 
 
 def linear_embedding(clouds: NDArray, eta: float, rng: Any) -> NDArray[np.float64]:
-    """Embed clouds so that Euclidean distances are like those of transport.
+    """Return linear optimal transport embeddings: Euclidean distances are about those of transport.
 
-    Each cloud is sent to the same reference, and the vector is where the points of the reference
-    would come from: linear optimal transport.
+    Each cloud is transported to the same reference, and the vector has the barycentric projection
+    of every point of the reference.
 
     Parameters
     ----------
@@ -350,19 +341,18 @@ def linear_embedding(clouds: NDArray, eta: float, rng: Any) -> NDArray[np.float6
     kmeans = MiniBatchKMeans(n_centres, random_state=rng, n_init=3).fit(sample)
     reference = kmeans.cluster_centers_[None]
     vectors = np.empty((n_clouds, n_centres * point_dim))
-    step = max(1, _BLOCK_SIZE // n_points**2)
-    for start in range(0, n_clouds, step):
-        part = clouds[start : start + step]
+    for block in gen_batches(n_clouds, max(1, _BLOCK_SIZE // n_points**2)):
+        part = clouds[block].astype(np.float64)
         costs = cost_matrices(part, np.repeat(reference, len(part), axis=0), 2)
         costs = torch.from_numpy(costs)
-        # The means of what arrives need a plan that is about right, not more.
+        # The barycentric projection needs a rough plan only.
         weight = max(eta, 0.05 * float(costs.median()))
         plan = batch.solve_batch(
             costs, weight, max_iter=_MAX_ITER, tol=_TOL, method="log_sinkhorn", grad="detach"
         ).plan.numpy()
         arrived = plan.swapaxes(1, 2) @ part
         arrived /= plan.sum(axis=1)[:, :, None] * np.sqrt(n_centres)
-        vectors[start : start + step] = arrived.reshape(len(part), -1)
+        vectors[block] = arrived.reshape(len(part), -1)
     return vectors
 
 

@@ -9,15 +9,16 @@ from typing import Any
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import gen_batches
 
 from .._optional import optional_import
 from ..utils.validation import check_named_array, check_scale, naming
 
-# exp(-cost / eta) of a float64 kernel is far from underflow below this quotient.
+# exp(-cost / eta) does not underflow in float64 below this quotient.
 _LARGEST_EXPONENT = 500.0
-# Iterations grow as the entropy falls: so many over `reg`.
+# Iterations grow as the entropy falls: this over `reg`.
 _ITERATIONS = 100
-# Most iterations, for many and for few costs: so many costs in all take some seconds.
+# Limits of the iterations, for many and for few costs, and costs in all, which take seconds.
 _ITERATION_LIMITS, _COST_LIMIT = (2000, 20_000), 10**9
 _TOL = 1e-7
 # Iterations of the network simplex, which warns by itself if these are not enough.
@@ -94,9 +95,9 @@ def sinkhorn_divergence(
     check_transport(p, reg, solver)
     if eta is not None and not (isinstance(eta, Real) and 0 < eta < np.inf):
         raise ValueError(f"eta must be a number above 0, or None, got {eta!r}.")
-    a, b = _as_batch(a, "a", single), _as_batch(b, "b", single)
-    a, b = check_weights(a, A, "a"), check_weights(b, B, "b")
-    centre = _constant(B).mean(1)[:, None]  # far from the origin, squares cancel
+    a, b = check_weights(a, A, "a", single), check_weights(b, B, "b", single)
+    fixed = B.detach() if hasattr(B, "detach") else B
+    centre = fixed.mean(1)[:, None]  # far from the origin, squares cancel
     A, B = A - centre, B - centre
     cross = cost_matrices(A, B, p)
     if solver == "exact":
@@ -116,11 +117,14 @@ def debias(values: Any, own_first: Any, own_second: Any) -> Any:
     return values - (own_first + own_second) / 2
 
 
-def _check_array(values, name, dtype):
+def _as_floats(values, name):
+    """Return a tensor of floats, or an array of float64 or float32."""
+    if hasattr(values, "detach"):
+        return values if values.is_floating_point() else values.double()
     return check_named_array(
         values,
         name,
-        dtype=dtype,
+        dtype=[np.float64, np.float32],
         allow_nd=True,
         ensure_2d=False,
         ensure_all_finite=False,
@@ -129,20 +133,9 @@ def _check_array(values, name, dtype):
     )
 
 
-def _as_batch(values, name, single):
-    if values is None:
-        return None
-    if not hasattr(values, "detach"):
-        values = _check_array(values, name, np.float64)
-    return values[None] if single else values
-
-
 def check_clouds(clouds: Any, name: str) -> Any:
     """Return clouds of floats; a single cloud becomes a batch of one."""
-    if not hasattr(clouds, "detach"):
-        clouds = _check_array(clouds, name, [np.float64, np.float32])
-    elif not clouds.is_floating_point():
-        clouds = clouds.double()
+    clouds = _as_floats(clouds, name)
     clouds = clouds[None] if clouds.ndim == 2 else clouds
     if clouds.ndim != 3 or 0 in clouds.shape:
         raise ValueError(
@@ -183,12 +176,14 @@ def check_transport(p: Any, reg: Any, solver: Any, name: str = "reg") -> None:
         raise ValueError(f"solver must be 'sinkhorn' or 'exact', got {solver!r}.")
 
 
-def check_weights(weights: Any, clouds: Any, name: str) -> Any:
+def check_weights(weights: Any, clouds: Any, name: str, single: bool = False) -> Any:
     """Return the weights of the points of each cloud as (n_clouds, n_points)."""
     n_clouds, n_points = clouds.shape[:2]
     backend = optional_import("ot.backend", "skdml.transport").get_backend(clouds)
     if weights is None:
         return backend.full((n_clouds, n_points), 1 / n_points, type_as=clouds)
+    weights = _as_floats(weights, name)
+    weights = weights[None] if single else weights
     if tuple(weights.shape) != (n_clouds, n_points):
         raise ValueError(
             f"{name} must have one weight for each point, shape {(n_clouds, n_points)}, got "
@@ -295,7 +290,7 @@ def make_divergence(
     tol: float = _TOL,
     max_iter: int | None = None,
     warn: bool = True,
-) -> Callable[[Any, Any], Any]:
+) -> Callable[[Any], Any]:
     """Return the Sinkhorn divergence of pairs of some clouds, as a function of their indices.
 
     The terms of clouds with themselves are solved once, in the first call.
@@ -314,17 +309,15 @@ def make_divergence(
     Returns
     -------
     divergence : callable
-        Takes two arrays of indices, and returns an array of as many divergences.
+        Takes indices of shape (2, n_pairs), and returns n_pairs divergences.
     """
-    n_points = clouds.shape[1]
+    # Arrays in blocks; tensors, of a batch in training, at once.
+    step = None if hasattr(clouds, "detach") else max(1, _BLOCK_SIZE // clouds.shape[1] ** 2)
 
-    def solve(first, second):
-        # Arrays in blocks; tensors, of a batch in training, at once.
-        step = max(1, len(first) if hasattr(clouds, "detach") else _BLOCK_SIZE // n_points**2)
+    def solve(pairs):
         blocks = []
-        for start in range(0, max(len(first), 1), step):
-            chosen = slice(start, start + step)
-            costs = cost_matrices(clouds[first[chosen]], clouds[second[chosen]], p)
+        for chosen in gen_batches(len(pairs[0]), step or len(pairs[0])):
+            costs = cost_matrices(clouds[pairs[0][chosen]], clouds[pairs[1][chosen]], p)
             weights = check_weights(None, costs, "weights")
             if eta is None:
                 blocks.append(exact_values(costs, weights, weights))
@@ -335,19 +328,14 @@ def make_divergence(
 
     own: Any = None
 
-    def divergence(first, second):
+    def divergence(pairs):
         nonlocal own
-        values = solve(first, second)
+        values = solve(pairs)
         if own is None:
-            every = np.arange(len(clouds))
-            own = solve(every, every)
-        return debias(values, own[first], own[second])
+            own = solve([np.arange(len(clouds))] * 2)
+        return debias(values, *own[pairs])
 
     return solve if eta is None else divergence
-
-
-def _constant(values):
-    return values.detach() if hasattr(values, "detach") else values
 
 
 def _plain(values):

@@ -6,10 +6,11 @@ the eyes of a type checker, and a misspelt method would pass.
 
 from __future__ import annotations
 
-import copy
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from numpy.typing import ArrayLike, NDArray
 
     from ._typing import MatrixLike
@@ -78,28 +79,12 @@ else:
             """Stands in for scikit-learn's mixin where it does not exist: no callbacks."""
 
 
-class ClientMixin(BaseEstimator):
-    """For estimators with a `client`: clones share it, and nothing that is stored has it."""
-
-    client: Any
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "client": None}
-
-    def __sklearn_clone__(self) -> Self:
-        bare = copy.copy(self)  # without the client, which cannot be copied
-        clone = super(ClientMixin, bare).__sklearn_clone__()
-        clone.client = self.client
-        return clone
-
-
 __all__ = [
     "HAS_CALLBACKS",
     "BaseEstimator",
     "CallbackSupportMixin",
     "ClassNamePrefixFeaturesOutMixin",
     "ClassifierMixin",
-    "ClientMixin",
     "DensityMixin",
     "TransformerMixin",
 ]

@@ -193,7 +193,7 @@ def test_many_rows_are_chosen_as_few_are(monkeypatch):
 
 def test_points_that_still_move_are_told_of():
     X = np.random.default_rng(0).standard_normal((200, 2))
-    with pytest.warns(ConvergenceWarning, match=r"after 1 rounds.* move by .*raise max_iter"):
+    with pytest.warns(ConvergenceWarning, match=r"after 1 iterations.* move by .*raise max_iter"):
         measure_coreset(X, 20, max_iter=1, random_state=0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -83,15 +83,15 @@ def pair_divergences(
     codes = torch.minimum(first, second) * len(clouds) + torch.maximum(first, second)
     codes, place = codes.unique(return_inverse=True)
     used, index = torch.cat([codes // len(clouds), codes % len(clouds)]).unique(return_inverse=True)
-    clouds, (low, high) = clouds[used], index.chunk(2)
+    clouds, pairs = clouds[used], index.reshape(2, -1)
     eta, max_iter = None, None
     if solver != "exact":
-        constant = clouds.detach()
-        eta = choose_eta(cost_matrices(constant[low], constant[high], p), reg)
+        first, second = clouds.detach()[pairs]
+        eta = choose_eta(cost_matrices(first, second, p), reg)
     if tol is None:
         tol, max_iter = _TOL, int(_ITERATIONS / reg) + 1
     divergence = make_divergence(clouds, p=p, eta=eta, tol=tol, max_iter=max_iter, warn=False)
-    return divergence(low, high)[place]
+    return divergence(pairs)[place]
 
 
 class TransportLoss(Loss):
