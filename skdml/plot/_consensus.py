@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -11,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from ._style import add_legend, check_axis, check_vector, line_style
 
 
+@dataclass(eq=False, repr=False)
 class ConsensusDisplay:
     """How far the replicas of a network are from each other, after each epoch.
 
@@ -42,9 +44,8 @@ class ConsensusDisplay:
     'epoch'
     """
 
-    def __init__(self, consensus: NDArray, name: str | None = None) -> None:
-        self.consensus = consensus
-        self.name = name
+    consensus: NDArray
+    name: str | None = None
 
     @classmethod
     def from_estimator(cls, estimator: Any, *, name: str | None = None, ax: Any = None) -> Self:

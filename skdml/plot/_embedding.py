@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -18,6 +19,7 @@ from ._style import check_axes, class_styles
 _SHORT_NAME = 12
 
 
+@dataclass(eq=False, repr=False)
 class EmbeddingDisplay:
     """Rows before and after a learned map, drawn in two dimensions.
 
@@ -51,17 +53,10 @@ class EmbeddingDisplay:
     2
     """
 
-    def __init__(
-        self,
-        before: NDArray,
-        after: NDArray,
-        y: NDArray | None = None,
-        titles: tuple[str, str] = ("input", "learned"),
-    ) -> None:
-        self.before = before
-        self.after = after
-        self.y = y
-        self.titles = titles
+    before: NDArray
+    after: NDArray
+    y: NDArray | None = None
+    titles: tuple[str, str] = ("input", "learned")
 
     @classmethod
     def from_estimator(

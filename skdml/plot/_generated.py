@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -15,6 +16,7 @@ from ..utils.validation import check_named_array
 from ._style import COLORS, check_axes, check_vector
 
 
+@dataclass(eq=False, repr=False)
 class GeneratedSamplesDisplay:
     """Generated rows beside real ones, drawn in two dimensions, or as images.
 
@@ -47,12 +49,9 @@ class GeneratedSamplesDisplay:
     ['real', 'generated']
     """
 
-    def __init__(
-        self, real: NDArray, generated: NDArray, image_shape: tuple[int, int] | None = None
-    ) -> None:
-        self.real = real
-        self.generated = generated
-        self.image_shape = image_shape
+    real: NDArray
+    generated: NDArray
+    image_shape: tuple[int, int] | None = None
 
     @classmethod
     def from_estimator(
@@ -177,6 +176,7 @@ class GeneratedSamplesDisplay:
             axes.imshow(sheet, cmap="gray_r", vmin=self.real.min(), vmax=self.real.max())
 
 
+@dataclass(eq=False, repr=False)
 class GeneratorTrainingDisplay:
     """The training of a generator: its distance to the rows, and the masses of the last cells.
 
@@ -210,9 +210,8 @@ class GeneratorTrainingDisplay:
     2
     """
 
-    def __init__(self, curve: NDArray, masses: NDArray) -> None:
-        self.curve = curve
-        self.masses = masses
+    curve: NDArray
+    masses: NDArray
 
     @classmethod
     def from_estimator(cls, estimator: Any, *, ax: Any = None) -> Self:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -15,6 +16,7 @@ from ._style import COLORS, add_legend, check_axes
 _MOST_FEATURES = 200
 
 
+@dataclass(eq=False, repr=False)
 class MetricMatrixDisplay:
     """A learned Mahalanobis metric: its matrix as a heat map, and its spectrum.
 
@@ -47,11 +49,8 @@ class MetricMatrixDisplay:
     2
     """
 
-    def __init__(
-        self, metric: MahalanobisMetric, feature_names: Sequence[str] | NDArray | None = None
-    ) -> None:
-        self.metric = metric
-        self.feature_names = feature_names
+    metric: MahalanobisMetric
+    feature_names: Sequence[str] | NDArray | None = None
 
     @classmethod
     def from_estimator(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -19,6 +20,7 @@ from ._style import check_axes, class_styles
 _PALE = "0.8"
 
 
+@dataclass(eq=False, repr=False)
 class AffinityDisplay:
     """Given labels and propagated labels, on the graph of nearest neighbours.
 
@@ -58,19 +60,11 @@ class AffinityDisplay:
     2
     """
 
-    def __init__(
-        self,
-        positions: NDArray,
-        edges: NDArray,
-        given: NDArray,
-        propagated: NDArray,
-        confidence: NDArray,
-    ) -> None:
-        self.positions = positions
-        self.edges = edges
-        self.given = given
-        self.propagated = propagated
-        self.confidence = confidence
+    positions: NDArray
+    edges: NDArray
+    given: NDArray
+    propagated: NDArray
+    confidence: NDArray
 
     @classmethod
     def from_estimator(
@@ -80,8 +74,7 @@ class AffinityDisplay:
         y: ArrayLike,
         *,
         max_samples: int = 1000,
-        projection: str = "pca",
-        ax: Any = None,
+        **options: Any,
     ) -> Self:
         """Draw the training samples of a fitted estimator where it embeds them.
 
@@ -95,11 +88,9 @@ class AffinityDisplay:
             Their labels; -1 for samples without one.
         max_samples : int, default=1000
             Draws at most so many, all labelled ones among them, spread evenly over the rows.
-        projection : {"pca", "tsne"}, default="pca"
-            How positions are found: two leading principal axes, or t-SNE, which takes longer and
-            keeps neighbours together.
-        ax : sequence of two matplotlib Axes, default=None
-            Where to draw; None makes a figure.
+        **options : dict
+            Other options of `from_predictions`: `n_neighbors` (by default the estimator's),
+            `projection` and `ax`.
 
         Returns
         -------
@@ -116,9 +107,7 @@ class AffinityDisplay:
             y[rows],
             estimator.propagated_labels_[rows],
             estimator.propagated_confidence_[rows],
-            n_neighbors=estimator.n_neighbors,
-            projection=projection,
-            ax=ax,
+            **{"n_neighbors": estimator.n_neighbors, **options},
         )
 
     @classmethod
@@ -148,7 +137,8 @@ class AffinityDisplay:
         n_neighbors : int, default=10
             Neighbours of each sample.
         projection : {"pca", "tsne"}, default="pca"
-            How positions are found: two leading principal axes, or t-SNE.
+            How positions are found: two leading principal axes, or t-SNE, which takes longer and
+            keeps neighbours together.
         ax : sequence of two matplotlib Axes, default=None
             Where to draw; None makes a figure.
 
@@ -214,8 +204,8 @@ class AffinityDisplay:
         return self
 
 
-def _choose(labelled, max_samples):
-    """Return rows to draw: the labelled ones, and others spread evenly."""
+def _choose(labelled: NDArray, max_samples: int) -> NDArray:
+    """Return the rows to draw: the labelled ones, and others spread evenly."""
     first, others = np.flatnonzero(labelled), np.flatnonzero(~labelled)
     n_others = min(len(others), max(max_samples - len(first), 0))
     places = np.linspace(0, max(len(others) - 1, 0), n_others).astype(int)

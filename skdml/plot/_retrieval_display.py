@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -22,6 +23,7 @@ _GAP = 0.12
 _QUERY_GAP = 0.3
 
 
+@dataclass(eq=False, repr=False)
 class RetrievalDisplay:
     """Queries and their nearest neighbours as images, right and wrong ones marked.
 
@@ -62,19 +64,11 @@ class RetrievalDisplay:
     (4, 5)
     """
 
-    def __init__(
-        self,
-        queries: NDArray,
-        found: NDArray,
-        right: NDArray,
-        labels: Any = None,
-        cmap: str = "gray_r",
-    ) -> None:
-        self.queries = queries
-        self.found = found
-        self.right = right
-        self.labels = labels
-        self.cmap = cmap
+    queries: NDArray
+    found: NDArray
+    right: NDArray
+    labels: Any = None
+    cmap: str = "gray_r"
 
     @classmethod
     def from_estimator(
@@ -85,13 +79,7 @@ class RetrievalDisplay:
         *,
         gallery: MatrixLike | None = None,
         gallery_labels: ArrayLike | None = None,
-        queries: ArrayLike | None = None,
-        n_queries: int = 5,
-        k: int = 5,
-        metric: Metric = "euclidean",
-        image_shape: tuple[int, int] | None = None,
-        cmap: str = "gray_r",
-        ax: Any = None,
+        **options: Any,
     ) -> Self:
         """Search with a fitted transformer, and draw what is found.
 
@@ -108,20 +96,9 @@ class RetrievalDisplay:
             searches X without the query itself.
         gallery_labels : array-like of shape (n_gallery,), default=None
             Their classes.
-        queries : sequence of int, default=None
-            Which of X to look up. None takes `n_queries` of different classes.
-        n_queries : int, default=5
-            How many, if `queries` is None.
-        k : int, default=5
-            Neighbours of each.
-        metric : str, callable or object, default="euclidean"
-            The distance of mapped images.
-        image_shape : tuple (height, width), default=None
-            The shape of a row that is an image; None takes that of X, or a square.
-        cmap : str, default="gray_r"
-            Colours of images with one channel.
-        ax : matplotlib Axes, default=None
-            Where to draw; None makes a figure.
+        **options : dict
+            Other options of `from_predictions`: `queries`, `n_queries`, `k`, `metric`,
+            `image_shape`, `cmap` and `ax`.
 
         Returns
         -------
@@ -137,13 +114,7 @@ class RetrievalDisplay:
             gallery=embedded,
             gallery_labels=gallery_labels,
             gallery_images=gallery,
-            queries=queries,
-            n_queries=n_queries,
-            k=k,
-            metric=metric,
-            image_shape=image_shape,
-            cmap=cmap,
-            ax=ax,
+            **options,
         )
 
     @classmethod
