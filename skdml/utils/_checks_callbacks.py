@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
 from typing import Any
 
-from ._checks_common import assert_same, fit, fresh, outputs
+from ._checks_common import assert_same, fit, fresh, only_for, outputs
 from ._sklearn import HAS_CALLBACKS
 
 # Packages whose calls are the work of a task, as are those of the estimator's own module; and
@@ -64,6 +63,11 @@ class _Keeper(_Recorder):
         self.models.append((context.parent is None, fitted_estimator))
 
 
+def _has_callbacks(estimator):
+    return HAS_CALLBACKS and hasattr(estimator, "set_callbacks")
+
+
+@only_for(_has_callbacks)
 def check_callback_tasks(estimator: Any) -> None:
     """Tasks are inside the fit, one after the other, each around some work."""
     recorder = _Recorder(estimator)
@@ -86,6 +90,7 @@ def check_callback_tasks(estimator: Any) -> None:
         assert end[2] > begin[2], f"task {begin[1]} begins and ends without any work in between"
 
 
+@only_for(_has_callbacks)
 def check_callback_models(estimator: Any) -> None:
     """Models that callbacks get on the way work, and getting them does not change the fit."""
     keeper = _Keeper(estimator)
@@ -101,10 +106,3 @@ def check_callback_models(estimator: Any) -> None:
         assert on_the_way, "an estimator with iterations gives callbacks no model of any of them"
     for found in on_the_way:
         assert outputs(found).keys() == expected.keys(), "methods of a model on the way"
-
-
-def checks_of_callbacks(estimator: Any) -> Iterator[Callable[[Any], None]]:
-    """Yield the checks of this module that concern the estimator."""
-    if HAS_CALLBACKS and hasattr(estimator, "set_callbacks"):
-        yield check_callback_tasks
-        yield check_callback_models

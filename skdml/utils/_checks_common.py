@@ -58,11 +58,6 @@ def takes_pairs(estimator: Any) -> bool:
     return accepts(estimator.fit, "pairs")
 
 
-def draws_pairs(estimator: Any) -> bool:
-    """Tell whether `fit` takes pairs, or else draws `n_constraints` of them from labels."""
-    return takes_pairs(estimator) and "n_constraints" in estimator.get_params()
-
-
 def takes_qid(estimator: Any) -> bool:
     """Tell whether `fit` has `qid`, the query of each row."""
     return accepts(estimator.fit, "qid")
@@ -78,14 +73,14 @@ def takes_classes(estimator: Any) -> bool:
     return requires_target(estimator) and not takes_qid(estimator)
 
 
-def accepts_unlabelled(estimator: Any) -> bool:
-    """Tell whether -1 in y marks a row without a label."""
-    return getattr(estimator, "_accepts_unlabelled", None) is True
+def only_for(applies: Callable[[Any], bool]) -> Callable[[Callable], Callable]:
+    """Decorate a check that concerns only the estimators for which `applies` is true."""
 
+    def decorate(check: Any) -> Any:
+        check.applies = applies
+        return check
 
-def refuses_unlabelled(estimator: Any) -> bool:
-    """Tell whether -1 in y is an error."""
-    return getattr(estimator, "_accepts_unlabelled", None) is False
+    return decorate
 
 
 # Fit and ask
@@ -198,6 +193,15 @@ def assert_raises(
         raise AssertionError(f"{what} gave no error")
     missing = [pattern for pattern in patterns if not re.search(pattern, message)]
     assert not missing, f"{what}: the message does not say {missing}: {message[:300]!r}"
+
+
+def assert_fit_refuses(
+    estimator: Any, what: str, *patterns: str, error: Any = ValueError, **changes: Any
+) -> None:
+    """See that a fit on the usual data with these changes fails, with each of the patterns."""
+    assert_raises(
+        partial(fit, fresh(estimator), **changes), f"fit on {what}", *patterns, error=error
+    )
 
 
 def parameter(name: str) -> str:
