@@ -1,4 +1,4 @@
-"""Where parallel work runs: one rule for every estimator.
+"""Parallel work on blocks of data: one rule for every estimator.
 
 1. A dask cluster, if there is one to use: `client=` was given, joblib's active backend is
    "dask", or the input is a dask array and a client is active. Blocks of data are sent to (or
@@ -170,7 +170,7 @@ def _inside_dask_task():
 def make_shards(
     blocks: Sequence[Any], *, n_jobs: int | None = None, client: Any = None
 ) -> LocalShards | DaskShards:
-    """Put blocks of data where they will be worked on.
+    """Place blocks of data on this machine or on the workers of a cluster.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ def make_shards(
     shards : LocalShards or DaskShards
         Both have ``map(func, *args, each=None)``, which returns ``[func(block, *args) for each
         block]``, or ``func(block, own, *args)`` with one item of `each` per block; ``sum``, which
-        adds them up; and are context managers that let go of the blocks.
+        adds them up; and are context managers that release the blocks.
     """
     if client is not None:
         return DaskShards(blocks, client)

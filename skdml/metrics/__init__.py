@@ -1,4 +1,4 @@
-"""Measures of embeddings (retrieval, clustering), of rankings by query and of generated rows."""
+"""Measures of retrieval, clustering, ranking by query and generated samples."""
 
 from __future__ import annotations
 

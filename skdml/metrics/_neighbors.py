@@ -1,4 +1,4 @@
-"""The nearest gallery items of every query: exact, in bounded memory, ties by index."""
+"""Exact nearest-neighbour search in chunks of bounded memory; ties are broken by index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures of metrics, searches, trainings and generated rows, as scikit-learn Display classes.
+"""Plots of metrics, retrieval, training and generated samples, as scikit-learn Display classes.
 
 They need matplotlib.
 """

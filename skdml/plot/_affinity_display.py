@@ -1,4 +1,4 @@
-"""Labels that flowed along a graph, beside those that were given."""
+"""Given and propagated labels on a graph of nearest neighbours."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class AffinityDisplay:
     propagated : ndarray of shape (n_samples,)
         Labels of all samples; -1 or None for samples that no label reached.
     confidence : ndarray of shape (n_samples,)
-        How sure these are, between 0 and 1: samples are drawn as strongly.
+        Confidence of the propagated labels, between 0 and 1, drawn as opacity.
 
     Attributes
     ----------
@@ -87,7 +87,8 @@ class AffinityDisplay:
         y : array-like of shape (n_samples,)
             Their labels; -1 for samples without one.
         max_samples : int, default=1000
-            Draws at most so many, all labelled ones among them, spread evenly over the rows.
+            At most this many samples are drawn: labelled ones first, others spread evenly over
+            the rows.
         **options : dict
             Other options of `from_predictions`: `n_neighbors` (by default the estimator's),
             `projection` and `ax`.
@@ -179,7 +180,7 @@ class AffinityDisplay:
         self.figure_, self.axes_ = check_axes(ax, 2, type(self).__name__, figsize=(7.4, 3.6))
         known = self.given != -1
         classes = np.unique(self.given[known].tolist())
-        titles = f"{known.sum()} given labels", "labels that flowed from them"
+        titles = f"{known.sum()} given labels", "propagated labels"
         for axes, title in zip(self.axes_, titles, strict=True):
             lines = collections.LineCollection(
                 self.positions[self.edges], colors="0.9", linewidths=0.4, zorder=0

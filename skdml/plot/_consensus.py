@@ -1,4 +1,4 @@
-"""Whether replicas of a network that are trained apart stay together."""
+"""Distance between the replicas of a network in distributed training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ._style import add_legend, check_axis, check_vector, line_style
 
 @dataclass(eq=False, repr=False)
 class ConsensusDisplay:
-    """How far the replicas of a network are from each other, after each epoch.
+    """Distance between the replicas of a network after each epoch.
 
     The distance is that of a rank's backbone from the backbone of its left neighbour, mean over
     ranks. Zero means that all ranks have the same network. Use `from_estimator` or
@@ -49,7 +49,7 @@ class ConsensusDisplay:
 
     @classmethod
     def from_estimator(cls, estimator: Any, *, name: str | None = None, ax: Any = None) -> Self:
-        """Draw the training of an estimator that was fitted by several workers.
+        """Draw the distances of an estimator that was fitted by several workers.
 
         Parameters
         ----------

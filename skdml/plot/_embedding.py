@@ -1,4 +1,4 @@
-"""Rows before and after a learned map, as two scatter plots."""
+"""Samples before and after a learned map, as two scatter plots."""
 
 from __future__ import annotations
 

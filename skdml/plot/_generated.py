@@ -1,4 +1,4 @@
-"""Generated rows beside real ones, and how the generator came to them."""
+"""Generated beside real samples, and the training of a generator."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ class GeneratedSamplesDisplay:
 
 @dataclass(eq=False, repr=False)
 class GeneratorTrainingDisplay:
-    """The training of a generator: its distance to the rows, and the masses of the last cells.
+    """Training of a generator: distance to the real rows, and masses of the last transport cells.
 
     The left panel is the distance in each update, and its running mean. The right panel is the
     share of the rows that fell to each of the last generated points, sorted, where 1 is a fair
@@ -234,7 +234,7 @@ class GeneratorTrainingDisplay:
 
     @classmethod
     def from_predictions(cls, curve: ArrayLike, masses: ArrayLike, *, ax: Any = None) -> Self:
-        """Draw a training that was noted elsewhere.
+        """Draw the training curve of a generator from arrays.
 
         Parameters
         ----------

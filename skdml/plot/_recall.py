@@ -1,4 +1,4 @@
-"""How many queries find one of their own among their nearest neighbours."""
+"""Recall at k against k."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KS = (1, 2, 4, 8, 16, 32)
 
 @dataclass(eq=False, repr=False)
 class RecallCurveDisplay:
-    """Recall@k of a search, against k.
+    """Recall@k of a nearest-neighbour search, against k.
 
     Recall@k is the share of queries with at least one sample of their class among the k nearest.
     Use `from_estimator` or `from_predictions` to make one; give `ax` to draw several curves into

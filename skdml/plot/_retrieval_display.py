@@ -1,4 +1,4 @@
-"""Queries and what was found for them, as images."""
+"""Queries and their nearest neighbours, as images."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..utils._typing import MatrixLike
 from ._recall import map_gallery
 from ._style import RIGHT, WRONG, check_axis
 
-# Room around an image, in units of its side, and between the query and what was found.
+# Space between images, and between a query and its neighbours, in units of an image's side.
 _GAP = 0.12
 _QUERY_GAP = 0.3
 
@@ -81,7 +81,7 @@ class RetrievalDisplay:
         gallery_labels: ArrayLike | None = None,
         **options: Any,
     ) -> Self:
-        """Search with a fitted transformer, and draw what is found.
+        """Search with a fitted transformer, and draw the nearest neighbours.
 
         Parameters
         ----------
@@ -135,7 +135,7 @@ class RetrievalDisplay:
         cmap: str = "gray_r",
         ax: Any = None,
     ) -> Self:
-        """Search among embedded images, and draw what is found.
+        """Search among embedded images, and draw the nearest neighbours.
 
         Parameters
         ----------
@@ -259,12 +259,12 @@ def choose_queries(y: NDArray, n_queries: int) -> NDArray:
 
 
 def check_queries(queries: ArrayLike, y: NDArray) -> NDArray:
-    """Return the places of queries, if they are places of samples."""
+    """Return the indices of queries, or raise if they are not indices of samples."""
     queries = np.asarray(queries)
     is_vector = queries.ndim == 1 and queries.dtype.kind in "iu" and len(queries)
     if not is_vector or queries.min() < 0 or queries.max() >= len(y):
         raise ValueError(
-            f"queries must be a sequence of whole numbers between 0 and {len(y) - 1}, places of "
+            f"queries must be a sequence of whole numbers between 0 and {len(y) - 1}, indices of "
             f"images, got {queries.tolist()}."
         )
     return queries

@@ -1,4 +1,4 @@
-"""Colours and axes that all displays share."""
+"""Colours, line styles, axes and legends of all displays."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .._optional import optional_import
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 MARKERS = ("o", "^", "s", "D", "v", "P")
 DASHES = ("-", "--", "-.", ":")
-# What was found rightly and wrongly; they also differ in the width of their frames.
+# Right and wrong neighbours; they also differ in the width of their frames.
 RIGHT, WRONG = COLORS[0], COLORS[1]
 
 

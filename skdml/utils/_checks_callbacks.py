@@ -1,4 +1,4 @@
-"""Checks of scikit-learn's callbacks: tasks around the work, and models on the way."""
+"""Checks of scikit-learn's callbacks: order of tasks, and intermediate models."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class _Recorder:
 
 
 class _Keeper(_Recorder):
-    """A callback that keeps the models on the way."""
+    """A callback that keeps the intermediate models."""
 
     def __init__(self, estimator: Any) -> None:
         super().__init__(estimator)
@@ -92,7 +92,7 @@ def check_callback_tasks(estimator: Any) -> None:
 
 @only_for(_has_callbacks)
 def check_callback_models(estimator: Any) -> None:
-    """Models that callbacks get on the way work, and getting them does not change the fit."""
+    """Intermediate models work, and passing them to callbacks does not change the fit."""
     keeper = _Keeper(estimator)
     expected = outputs(fit(fresh(estimator)))
     model = fit(fresh(estimator).set_callbacks(keeper))

@@ -1,4 +1,4 @@
-"""What the estimator checks share: small data, and how to fit, ask and compare any estimator."""
+"""Shared parts of the estimator checks: small data, fits, outputs and assertions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def query_ids(n_samples: int) -> NDArray:
     return np.arange(n_samples) // 5
 
 
-# What an estimator is
+# Properties of an estimator
 
 
 def accepts(method: Callable[..., Any], parameter: str) -> bool:
@@ -83,7 +83,7 @@ def only_for(applies: Callable[[Any], bool]) -> Callable[[Callable], Callable]:
     return decorate
 
 
-# Fit and ask
+# Fits and outputs
 
 
 def fresh(estimator: Any, **params: Any) -> Any:
@@ -109,7 +109,7 @@ def fit(model: Any, data: Data | None = None, **changes: Any) -> Any:
 
 
 def calls(model: Any, X: Any = None) -> dict[str, Callable[[], Any]]:
-    """Name everything that the model can be asked, each as a function without arguments."""
+    """Return the output methods of a model by name, each as a function without arguments."""
     X = make_data().X if X is None else X
     found: dict[str, Callable[[], Any]] = {}
     for name in ROW_METHODS:
@@ -136,11 +136,11 @@ def with_qid(method: Callable[..., Any], qid: Any) -> dict[str, Any]:
 
 
 def outputs(model: Any, X: Any = None) -> dict[str, Any]:
-    """Ask a fitted model everything it can be asked: an array per method."""
+    """Call every output method of a fitted model: an array per method."""
     return {name: np.asarray(call()) for name, call in calls(model, X).items()}
 
 
-# Compare
+# Assertions
 
 
 def assert_same(actual: Any, expected: Any, what: str) -> None:
@@ -167,7 +167,7 @@ def assert_close(actual: Any, expected: Any, what: str, tolerance: float = 1e-5)
 def assert_valid(model: Any, what: str) -> None:
     """See that every output is finite, and a Mahalanobis matrix symmetric and semi-definite."""
     results = outputs(model)
-    assert results, f"{type(model).__name__} has no method that the checks know to ask"
+    assert results, f"{type(model).__name__} has no output method that the checks know"
     for name, value in results.items():
         if value.dtype.kind == "f":
             assert np.isfinite(value).all(), f"{name} is not finite {what}"

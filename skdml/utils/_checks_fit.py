@@ -1,4 +1,4 @@
-"""Checks of fit: what it depends on, what it leaves behind, and what becomes of the model."""
+"""Checks of fit: seeds, copies, side effects, interruption and pipelines."""
 
 from __future__ import annotations
 

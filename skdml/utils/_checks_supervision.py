@@ -1,4 +1,4 @@
-"""Checks of the kinds of supervision: class labels, rows without a label, pairs, queries."""
+"""Checks of supervision: class labels, unlabelled rows, pairs, queries."""
 
 from __future__ import annotations
 
