@@ -15,13 +15,13 @@ from sklearn.utils.validation import check_is_fitted
 from .._optional import optional_import
 from ..utils._typing import MatrixLike
 from ._embedding import project
-from ._style import check_axes, class_styles
+from ._style import Panels, class_styles
 
 _PALE = "0.8"
 
 
 @dataclass(eq=False, repr=False)
-class AffinityDisplay:
+class AffinityDisplay(Panels):
     """Given labels and propagated labels, on the graph of nearest neighbours.
 
     Use `from_estimator` or `from_predictions` to make one.
@@ -60,6 +60,7 @@ class AffinityDisplay:
     2
     """
 
+    figsize = (7.4, 3.6)
     positions: NDArray
     edges: NDArray
     given: NDArray
@@ -163,21 +164,8 @@ class AffinityDisplay:
             positions = project(X_embedded)
         return cls(positions, edges, given, propagated, confidence).plot(ax=ax)
 
-    def plot(self, ax: Any = None) -> Self:
-        """Draw the two panels.
-
-        Parameters
-        ----------
-        ax : sequence of two matplotlib Axes, default=None
-            Where to draw; None makes a figure.
-
-        Returns
-        -------
-        display : AffinityDisplay
-            Itself.
-        """
+    def _draw(self, own_figure: bool) -> None:
         collections = optional_import("matplotlib.collections", type(self).__name__)
-        self.figure_, self.axes_ = check_axes(ax, 2, type(self).__name__, figsize=(7.4, 3.6))
         known = self.given != -1
         classes = np.unique(self.given[known].tolist())
         titles = f"{known.sum()} given labels", "propagated labels"
@@ -202,7 +190,6 @@ class AffinityDisplay:
             self.axes_[1].legend(
                 handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False
             )
-        return self
 
 
 def _choose(labelled: NDArray, max_samples: int) -> NDArray:

@@ -13,11 +13,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..utils._typing import MatrixLike, RandomStateLike
 from ..utils.validation import check_named_array
-from ._style import COLORS, check_axes, check_vector
+from ._style import COLORS, Panels, check_vector
 
 
 @dataclass(eq=False, repr=False)
-class GeneratedSamplesDisplay:
+class GeneratedSamplesDisplay(Panels):
     """Generated rows beside real ones, drawn in two dimensions, or as images.
 
     Use `from_estimator` or `from_predictions` to make one.
@@ -49,6 +49,7 @@ class GeneratedSamplesDisplay:
     ['real', 'generated']
     """
 
+    figsize = (7.4, 3.7)
     real: NDArray
     generated: NDArray
     image_shape: tuple[int, int] | None = None
@@ -129,25 +130,11 @@ class GeneratedSamplesDisplay:
             )
         return cls(real, generated, image_shape).plot(ax=ax)
 
-    def plot(self, ax: Any = None) -> Self:
-        """Draw the two panels.
-
-        Parameters
-        ----------
-        ax : sequence of two matplotlib Axes, default=None
-            Where to draw; None makes a figure.
-
-        Returns
-        -------
-        display : GeneratedSamplesDisplay
-            Itself.
-        """
-        self.figure_, self.axes_ = check_axes(ax, 2, type(self).__name__, figsize=(7.4, 3.7))
+    def _draw(self, own_figure: bool) -> None:
         draw = self._plot_points if self.image_shape is None else self._plot_images
         draw()
         for axes, title in zip(self.axes_, ("real", "generated"), strict=True):
             axes.set(title=title, xticks=[], yticks=[])
-        return self
 
     def _plot_points(self):
         sides = [self.real, self.generated]
@@ -177,7 +164,7 @@ class GeneratedSamplesDisplay:
 
 
 @dataclass(eq=False, repr=False)
-class GeneratorTrainingDisplay:
+class GeneratorTrainingDisplay(Panels):
     """Training of a generator: distance to the real rows, and masses of the last transport cells.
 
     The left panel is the distance in each update, and its running mean. The right panel is the
@@ -254,20 +241,7 @@ class GeneratorTrainingDisplay:
             check_vector(curve, "curve", "update"), check_vector(masses, "masses", "point")
         ).plot(ax=ax)
 
-    def plot(self, ax: Any = None) -> Self:
-        """Draw the two panels.
-
-        Parameters
-        ----------
-        ax : sequence of two matplotlib Axes, default=None
-            Where to draw; None makes a figure.
-
-        Returns
-        -------
-        display : GeneratorTrainingDisplay
-            Itself.
-        """
-        self.figure_, self.axes_ = check_axes(ax, 2, type(self).__name__, figsize=(7.4, 3.2))
+    def _draw(self, own_figure: bool) -> None:
         curve, cells = self.axes_
         updates = np.arange(1, len(self.curve) + 1)
         window = max(1, len(self.curve) // 20)
@@ -283,4 +257,3 @@ class GeneratorTrainingDisplay:
         cells.axhline(1, color="black", lw=0.8, ls="--")
         cells.set(title="masses of the last cells", xlabel="point", ylabel="fair shares of rows")
         cells.xaxis.get_major_locator().set_params(integer=True)
-        return self

@@ -10,11 +10,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..metrics import ndcg_by_query
 from ..utils._typing import MatrixLike
-from ._style import COLORS, check_axes
+from ._style import COLORS, Panels
 
 
 @dataclass(eq=False, repr=False)
-class RankingDisplay:
+class RankingDisplay(Panels):
     """NDCG by query: two rankings side by side, and where each is better.
 
     The left panel shows the NDCG of all queries, sorted, for either ranking; the right panel the
@@ -136,24 +136,10 @@ class RankingDisplay:
             raise ValueError("y: no query has a relevant document, so there is nothing to draw.")
         return cls(ndcg[counted], other_ndcg[counted], (name, other_name), k).plot(ax=ax)
 
-    def plot(self, ax: Any = None) -> Self:
-        """Draw the panels.
-
-        Parameters
-        ----------
-        ax : sequence of matplotlib Axes, default=None
-            Two axes; None makes a figure.
-
-        Returns
-        -------
-        display : RankingDisplay
-            Itself.
-        """
-        self.figure_, self.axes_ = check_axes(ax, 2, type(self).__name__, figsize=(7.4, 3.2))
+    def _draw(self, own_figure: bool) -> None:
         measure = "NDCG" if self.k is None else f"NDCG@{self.k}"
         self._plot_curves(self.axes_[0], measure)
         self._plot_differences(self.axes_[1], measure)
-        return self
 
     def _plot_curves(self, axes, measure):
         share = np.linspace(0, 100, len(self.ndcg))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -70,3 +70,42 @@ def check_axes(ax: Any, n_axes: int, user: str, **figure_options: Any) -> tuple[
     if len(axes) != n_axes:
         raise ValueError(f"ax must be {n_axes} axes for {user}, got {len(axes)}.")
     return axes[0].figure, axes
+
+
+class Panels:
+    """Base of displays with panels side by side, which `_draw` fills.
+
+    Attributes
+    ----------
+    axes_ : ndarray of matplotlib Axes
+        The panels.
+    figure_ : matplotlib Figure
+        The figure around them.
+    """
+
+    n_panels = 2
+    figsize = (7.4, 3.2)
+    axes_: NDArray
+    figure_: Any
+
+    def plot(self, ax: Any = None) -> Self:
+        """Draw the panels.
+
+        Parameters
+        ----------
+        ax : sequence of matplotlib Axes, default=None
+            One for each panel; None makes a figure.
+
+        Returns
+        -------
+        display : Display
+            Itself.
+        """
+        self.figure_, self.axes_ = check_axes(
+            ax, self.n_panels, type(self).__name__, figsize=self.figsize
+        )
+        self._draw(own_figure=ax is None)
+        return self
+
+    def _draw(self, own_figure: bool) -> None:
+        raise NotImplementedError
