@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from ._checks_common import assert_same, fit, fresh, only_for, outputs
+from ._checks_common import assert_same, fit, fresh, learned, only_for, outputs
 from ._sklearn import HAS_CALLBACKS
 
 # Packages whose calls are the work of a task, as are those of the estimator's own module; and
@@ -94,7 +94,7 @@ def check_callback_tasks(estimator: Any) -> None:
 def check_callback_models(estimator: Any) -> None:
     """Intermediate models work, and passing them to callbacks does not change the fit."""
     keeper = _Keeper(estimator)
-    expected = outputs(fit(fresh(estimator)))
+    expected = learned(estimator)
     model = fit(fresh(estimator).set_callbacks(keeper))
     assert_same(outputs(model), expected, "with a callback that looks at the model")
     is_whole, last = keeper.models[-1]

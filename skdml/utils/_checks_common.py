@@ -108,6 +108,11 @@ def fit(model: Any, data: Data | None = None, **changes: Any) -> Any:
     return model.fit(**fit_arguments(model, data, **changes))
 
 
+def learned(estimator: Any, data: Data | None = None, **changes: Any) -> dict[str, Any]:
+    """Return the outputs of a fresh clone that is fitted on the data."""
+    return outputs(fit(fresh(estimator), data, **changes))
+
+
 def calls(model: Any, X: Any = None) -> dict[str, Callable[[], Any]]:
     """Return the output methods of a model by name, each as a function without arguments."""
     X = make_data().X if X is None else X

@@ -19,6 +19,7 @@ from ._checks_common import (
     collect_warnings,
     fit,
     fresh,
+    learned,
     make_data,
     only_for,
     outputs,
@@ -60,12 +61,11 @@ def check_minus_one_is_a_class(estimator: Any) -> None:
 
 
 def _assert_renaming_changes_nothing(estimator, names):
-    data = make_data()
-    expected = outputs(fit(fresh(estimator), data))
-    actual = outputs(fit(fresh(estimator), data._replace(y=names)))
+    expected = learned(estimator)
     if "predict" in expected:
-        first = np.unique(data.y, return_index=True)[1]
+        first = np.unique(make_data().y, return_index=True)[1]
         expected["predict"] = names[first][expected["predict"]]
+    actual = learned(estimator, y=names)
     assert_same(actual, expected, f"the labels {np.unique(names).tolist()} teach something else")
 
 
@@ -81,7 +81,7 @@ def check_unlabelled_rows(estimator: Any) -> None:
     results = outputs(model)
     assert -1 not in results.get("predict", ()), "-1 was predicted"
     moved = data._replace(X=np.where(unlabelled[:, None], data.X[:, ::-1], data.X))
-    others = outputs(fit(fresh(estimator), moved))
+    others = learned(estimator, moved)
     assert any(not np.array_equal(results[name], others[name]) for name in results), (
         "the unlabelled rows make no difference: other values of theirs gave the same model"
     )
@@ -115,15 +115,11 @@ def _drawn_pairs(estimator):
     return make_pairs(make_data().y, estimator.get_params().get("n_constraints"), random_state=0)
 
 
-def _fit_pairs(estimator, pairs, pair_labels, data=None):
-    return fit(fresh(estimator), data, pairs=pairs, pair_labels=pair_labels)
-
-
 @only_for(lambda estimator: takes_pairs(estimator) and "n_constraints" in estimator.get_params())
 def check_pairs_teach_what_labels_teach(estimator: Any) -> None:
     """Labels, and the pairs that are drawn from them with the same seed, give one model."""
-    expected = outputs(fit(fresh(estimator)))
-    actual = outputs(_fit_pairs(estimator, *_drawn_pairs(estimator)))
+    pairs, labels = _drawn_pairs(estimator)
+    actual, expected = learned(estimator, pairs=pairs, pair_labels=labels), learned(estimator)
     assert_same(actual, expected, "the pairs of make_pairs teach something else than y")
 
 
@@ -131,8 +127,8 @@ def check_pairs_teach_what_labels_teach(estimator: Any) -> None:
 def check_pairs_as_lists(estimator: Any) -> None:
     """Pairs in lists are as good as in arrays."""
     pairs, labels = _drawn_pairs(estimator)
-    expected = outputs(_fit_pairs(estimator, pairs, labels))
-    actual = outputs(_fit_pairs(estimator, pairs.tolist(), labels.tolist()))
+    expected = learned(estimator, pairs=pairs, pair_labels=labels)
+    actual = learned(estimator, pairs=pairs.tolist(), pair_labels=labels.tolist())
     assert_same(actual, expected, "lists of pairs teach something else than arrays")
 
 
@@ -159,9 +155,9 @@ def check_bad_pairs(estimator: Any) -> None:
         "labels without pairs": ("pairs", None, labels),
     }
     for what, (name, *arguments) in cases.items():
-        call = partial(_fit_pairs, estimator, *arguments)
         error = (ValueError, TypeError) if what == "pairs of floats" else ValueError
-        assert_raises(call, f"fit on {what}", parameter(name), error=error)
+        changes = dict(zip(("pairs", "pair_labels"), arguments, strict=True))
+        assert_fit_refuses(estimator, what, parameter(name), error=error, **changes)
 
 
 @only_for(takes_pairs)
@@ -169,29 +165,17 @@ def check_zero_difference_pairs(estimator: Any) -> None:
     """Equal rows as a pair do no harm; rows paired with themselves are counted in a warning."""
     data = make_data()
     data.X[1] = data.X[0]
-    pairs, labels = _drawn_pairs(estimator)
-    _assert_counted(
-        estimator,
-        2,
-        "rows paired with themselves",
-        np.vstack([pairs, [[0, 1], [4, 4], [7, 7]]]),
-        np.append(labels, [1, 1, -1]),
-        data,
-    )
+    more = [[0, 1], [4, 4], [7, 7]], [1, 1, -1]
+    _assert_counted(estimator, 2, "rows paired with themselves", *more, data)
 
 
 @only_for(takes_pairs)
 def check_duplicated_pairs(estimator: Any) -> None:
     """Pairs given again, in either order, change nothing and are counted in a warning."""
     pairs, labels = _drawn_pairs(estimator)
-    model = _assert_counted(
-        estimator,
-        7,
-        "pairs that were given before",
-        np.vstack([pairs, pairs[:3], pairs[3:7, ::-1]]),
-        np.append(labels, labels[:7]),
-    )
-    expected = outputs(_fit_pairs(estimator, pairs, labels))
+    again = np.vstack([pairs[:3], pairs[3:7, ::-1]]), labels[:7]
+    model = _assert_counted(estimator, 7, "pairs that were given before", *again)
+    expected = learned(estimator, pairs=pairs, pair_labels=labels)
     assert_same(outputs(model), expected, "pairs given twice teach something else")
 
 
@@ -199,19 +183,15 @@ def check_duplicated_pairs(estimator: Any) -> None:
 def check_contradictory_pairs(estimator: Any) -> None:
     """Pairs labelled both similar and dissimilar do no harm and are counted in a warning."""
     pairs, labels = _drawn_pairs(estimator)
-    _assert_counted(
-        estimator,
-        3,
-        "pairs with both labels",
-        np.vstack([pairs, pairs[:3]]),
-        np.append(labels, -labels[:3]),
-    )
+    _assert_counted(estimator, 3, "pairs with both labels", pairs[:3], -labels[:3])
 
 
-def _assert_counted(estimator, count, what, pairs, pair_labels, data=None):
-    """Fit, and see that the model is sound and a warning tells the number of such pairs."""
+def _assert_counted(estimator, count, what, more_pairs, more_labels, data=None):
+    """Fit with more pairs, and see that the model is sound and a warning counts such pairs."""
     model = fresh(estimator)
-    messages = collect_warnings(partial(fit, model, data, pairs=pairs, pair_labels=pair_labels))
+    pairs, labels = _drawn_pairs(estimator)
+    pairs, labels = np.vstack([pairs, more_pairs]), np.append(labels, more_labels)
+    messages = collect_warnings(partial(fit, model, data, pairs=pairs, pair_labels=labels))
     assert any(re.search(rf"\b{count}\b.*pairs", message) for message in messages), (
         f"no warning counts the {count} {what}, got {messages}"
     )
@@ -267,7 +247,7 @@ def check_query_ids_are_names(estimator: Any) -> None:
 def check_no_qid_is_one_query(estimator: Any) -> None:
     """Without qid, all rows are of one query."""
     data = make_data()
-    without = fit(fresh(estimator), data._replace(qid=None)).predict(data.X)
+    without = fit(fresh(estimator), qid=None).predict(data.X)
     one = data._replace(qid=np.zeros_like(data.qid))
     assert_close(without, _predict(fit(fresh(estimator), one), one), "no qid is not one query")
 
@@ -284,7 +264,7 @@ def check_bad_qid(estimator: Any) -> None:
         ("a qid with NaN", missing, "NaN"),
     ):
         for name, call in (
-            ("fit", partial(fit, fresh(estimator), data._replace(qid=qid))),
+            ("fit", partial(fit, fresh(estimator), qid=qid)),
             ("predict", partial(model.predict, data.X, qid=qid)),
             ("score", partial(model.score, data.X, data.y, qid=qid)),
         ):
