@@ -24,6 +24,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from benchmarks.cache import Cache
+from benchmarks.data import load_uci
 from benchmarks.harness import (
     PALETTE,
     Column,
@@ -34,7 +35,6 @@ from benchmarks.harness import (
     progress,
 )
 from skdml import AsymmetricMetricClassifier
-from skdml.datasets import fetch_uci
 from skdml.metrics import recall_at_k
 
 REPEATS = 1
@@ -101,7 +101,7 @@ TASKS = {
 
 def split_digits(change, seed, n_train):
     """Return the database, the training queries and the test queries, each with its classes."""
-    X, y = fetch_uci("optdigits", return_X_y=True)
+    X, y = load_uci("optdigits")
     X, y = X[:N_OPTDIGITS] / 16, y[:N_OPTDIGITS]
     rng = np.random.default_rng(seed)
     stored, shown, asked = np.split(rng.permutation(len(X)), [n_train, 2 * n_train])
@@ -155,7 +155,7 @@ def score_task(name, side, seed, options):
 
 def score_table(name, side, fold, options):
     """Return the accuracy of one method on a fold of a table."""
-    X, y = fetch_uci(name, return_X_y=True)
+    X, y = load_uci(name)
     if name == "vowel":
         X = X[:, 3:]  # the first three tell who spoke
     chosen = np.random.RandomState(0).permutation(len(X))[: options.pick(1000, 200)]
@@ -207,7 +207,7 @@ def fit_letter(X, y):
 
 def run_letter(options):
     """Return the seconds and the growth of memory of a fit on all of letter."""
-    X, y = fetch_uci("letter", return_X_y=True)
+    X, y = load_uci("letter")
     X, y = StandardScaler().fit_transform(X), np.unique(y, return_inverse=True)[1]
     rows = slice(options.pick(len(X), 1000))
     progress(f"letter: {len(X[rows])} rows")

@@ -15,6 +15,7 @@ import joblib
 import numpy as np
 from sklearn.preprocessing import normalize
 
+from benchmarks import data
 from benchmarks.cache import Cache
 from benchmarks.harness import PALETTE, Column, Report, Target, progress
 from skdml._optional import optional_import
@@ -85,9 +86,7 @@ def add_arguments(parser):
 
 
 def load_omniglot(subset):
-    from skdml.datasets import fetch_omniglot
-
-    X, y = fetch_omniglot(subset=subset, return_X_y=True)
+    X, y = data.load_omniglot(subset)
     return X.reshape(-1, 1, 28, 28), y
 
 
@@ -125,9 +124,8 @@ def score_table(name, seed):
     from sklearn.preprocessing import StandardScaler
 
     from skdml import DeepMetricEmbedder
-    from skdml.datasets import fetch_uci
 
-    X, y = fetch_uci(name, return_X_y=True)
+    X, y = data.load_uci(name)
     parts = train_test_split(X, y, test_size=0.5, random_state=seed, stratify=y)
     X_train, X_test, y_train, y_test = parts
     nearest = KNeighborsClassifier(1)

@@ -12,6 +12,7 @@ import json
 import numpy as np
 
 from benchmarks.cache import Cache
+from benchmarks.data import load_mnist
 from benchmarks.generator_data import DATA, load_rows
 from benchmarks.generator_plots import BASE, BY_TIME, BY_UPDATES, CRITICS, PLAIN, plot
 from benchmarks.generator_workers import GOAL, cell_workers, predict_rows, timed
@@ -67,10 +68,9 @@ def cell_critics(n_critics, seed, updates):
 
 def load_images(quick):
     from benchmarks.generator_images import Judge
-    from skdml.datasets import fetch_mnist
 
-    X, y = fetch_mnist(subset="train", return_X_y=True)
-    real = fetch_mnist(subset="test", return_X_y=True)[0]
+    X, y = load_mnist("train")
+    real = load_mnist("test")[0]
     return X, Judge(X, y, real, steps=20 if quick else 900)
 
 

@@ -10,9 +10,9 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.neighbors import KNeighborsClassifier, NeighborhoodComponentsAnalysis
 from sklearn.preprocessing import StandardScaler
 
+from benchmarks.data import load_microarray, load_uci
 from benchmarks.harness import METRIC_LEARN, Column, Report, Target, measure, peak_memory, progress
 from skdml import GMMLTransformer
-from skdml.datasets import fetch_microarray, fetch_uci
 
 REPEATS = 1
 TIME_CAP = 60
@@ -25,7 +25,7 @@ OURS, PLAIN, NCA, ITML = "GMML", "Euclidean", "NCA", "ITML (metric-learn)"
 
 
 def load(kind, name):
-    X, y = (fetch_uci if kind == "uci" else fetch_microarray)(name, return_X_y=True)
+    X, y = (load_uci if kind == "uci" else load_microarray)(name)
     chosen = np.random.RandomState(0).permutation(len(X))[:MOST_ROWS]
     return X[chosen].astype(float), np.unique(y[chosen], return_inverse=True)[1]
 

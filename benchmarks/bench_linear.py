@@ -16,6 +16,7 @@ from scipy.stats import rankdata
 from sklearn.model_selection import StratifiedKFold
 
 from benchmarks.cache import Cache
+from benchmarks.data import load_cub_features, load_microarray, load_uci
 from benchmarks.harness import (
     METRIC_LEARN,
     PALETTE,
@@ -28,7 +29,6 @@ from benchmarks.harness import (
     progress,
 )
 from benchmarks.linear_methods import METHODS, N_PAIRS, NEIGHBOURS, grids, search
-from skdml.datasets import fetch_cub_features, fetch_microarray, fetch_uci
 
 REPEATS = 1
 SCRIPT = "../linear_methods.py"  # seen from the peers' folder
@@ -62,9 +62,10 @@ def add_arguments(parser):
 def load(name, most_rows):
     """Return rows and classes of a set, at most so many rows at random."""
     if name == CUB:
-        X, y = fetch_cub_features(subset="all", return_X_y=True)
+        parts = [load_cub_features(subset) for subset in ("train", "test")]
+        X, y = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     else:
-        X, y = (fetch_uci if name in UCI else fetch_microarray)(name, return_X_y=True)
+        X, y = (load_uci if name in UCI else load_microarray)(name)
     if name == "vowel":
         X = X[:, 3:]  # the first three tell who spoke
     chosen = np.random.RandomState(0).permutation(len(X))[:most_rows]

@@ -21,16 +21,16 @@ from sklearn.preprocessing import StandardScaler, normalize
 from sklearn.semi_supervised import LabelSpreading
 
 from benchmarks.cache import Cache
+from benchmarks.data import load_fashion_mnist, load_mnist, load_uci
 from benchmarks.harness import PALETTE, Column, Report, Target, peak_memory, progress
 from skdml._optional import optional_import
-from skdml.datasets import fetch_fashion_mnist, fetch_mnist, fetch_uci
 
 REPEATS = 1
 SEEDS = (0, 1, 2)
 PARTS = ("images", "orthogonal", "angle", "training", "tables", "propagation")
 METHODS = ("ssdml", "lrml", "seraph", "isdml", "apllr", "apit")
 RAW, ALONE, SPREADING = "raw pixels", "labels alone", "LabelSpreading"
-IMAGES = {"MNIST": fetch_mnist, "Fashion-MNIST": fetch_fashion_mnist}
+IMAGES = {"MNIST": load_mnist, "Fashion-MNIST": load_fashion_mnist}
 # What was asked for: recall@1 and NMI of "ssdml", and minutes of a fit.
 WANTED = {"MNIST": (98.0, 90.0), "Fashion-MNIST": (83.0, 66.0)}
 MINUTES = 15.0
@@ -82,8 +82,8 @@ def measure(embeddings, y):
 
 def load_images(name, quick):
     """Return flat training and test images with their classes."""
-    X, y = IMAGES[name](subset="train", return_X_y=True)
-    X_test, y_test = IMAGES[name](subset="test", return_X_y=True)
+    X, y = IMAGES[name]("train")
+    X_test, y_test = IMAGES[name]("test")
     step = 60 if quick else 1
     return X[::step], y[::step], X_test[::step], y_test[::step]
 
@@ -144,7 +144,7 @@ def score_table(name, method, params, seed):
 
     from skdml import SSDMLEmbedder
 
-    X, y = fetch_uci(name, return_X_y=True)
+    X, y = load_uci(name)
     X, X_test, y, y_test = train_test_split(X, y, test_size=0.5, random_state=seed, stratify=y)
     y, y_test = np.unique(y, return_inverse=True)[1], np.unique(y_test, return_inverse=True)[1]
     partly = hide_labels(y, LABELS_PER_CLASS["tables"], seed)

@@ -12,14 +12,14 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from benchmarks.data import load_omniglot
+
 # A queue of half a second, and bursts of a few packets as large as the loopback device has them.
 _SHAPE = "tbf rate {rate}mbit burst 1mb latency 500ms"
 
 
 def load(subset):
-    from skdml.datasets import fetch_omniglot
-
-    X, y = fetch_omniglot(subset=subset, return_X_y=True)
+    X, y = load_omniglot(subset)
     return X.reshape(-1, 1, 28, 28), y
 
 

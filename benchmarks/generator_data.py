@@ -4,6 +4,8 @@ import numpy as np
 from sklearn.datasets import load_digits, make_swiss_roll
 from sklearn.model_selection import train_test_split
 
+from benchmarks.data import load_uci, load_usps
+
 DATA = ("digits", "8 Gaussians", "swiss roll", "segment", "letter", "usps")
 MOST_TEST_ROWS = 1000
 MOST_TRAINING_ROWS = 3000
@@ -19,8 +21,6 @@ def eight_gaussians(n_samples, seed):
 
 def load_rows(name):
     """Return at most 3,000 training rows and 1,000 test rows; the latter are a third, or fewer."""
-    from skdml.datasets import fetch_uci, fetch_usps
-
     if name == "digits":
         X = load_digits().data
     elif name == "8 Gaussians":
@@ -28,9 +28,9 @@ def load_rows(name):
     elif name == "swiss roll":
         X = make_swiss_roll(3000, noise=0.3, random_state=0)[0]
     elif name == "usps":
-        X = fetch_usps(subset="train", return_X_y=True)[0]
+        X = load_usps("train")[0]
     else:
-        X = fetch_uci(name, return_X_y=True)[0]
+        X = load_uci(name)[0]
     X = np.asarray(X, dtype=np.float64)
     n_test = min(len(X) // 3, MOST_TEST_ROWS)
     train, test = train_test_split(X, test_size=n_test, random_state=0)

@@ -4,6 +4,7 @@ import time
 
 import numpy as np
 
+from benchmarks.data import load_mnist
 from benchmarks.generator_data import load_rows
 from benchmarks.generator_plots import BY_TIME, CRITICS
 from benchmarks.harness import limited_threads
@@ -36,9 +37,7 @@ def cell_workers(data, coupling, n_jobs, seed, quick):
     if data == "digits":
         X = load_rows("digits")[0]
     else:
-        from skdml.datasets import fetch_mnist
-
-        X = fetch_mnist(subset="train", return_X_y=True)[0]
+        X = load_mnist("train")[0]
         params.update(image_networks())
     model = WassersteinGenerator(**params, n_jobs=n_jobs)
     _, seconds = timed(lambda: model.fit(X), time.perf_counter)

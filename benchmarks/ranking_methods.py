@@ -11,9 +11,9 @@ from lightgbm import LGBMRanker, early_stopping
 from scipy.stats import rankdata
 from xgboost import XGBRanker
 
+from benchmarks.data import load_letor
 from benchmarks.harness import limited_threads
 from skdml import LocalGMMLRanker
-from skdml.datasets import fetch_letor
 from skdml.metrics import mean_ndcg
 
 OURS, THESIS, LIGHTGBM, XGBOOST, LINEAR = (
@@ -58,7 +58,7 @@ def load(name, fold, n_noise=0, n_queries=None):
     """
     parts = []
     for number, subset in enumerate(SUBSETS):
-        X, y, qid = fetch_letor(name, fold=fold, subset=subset, return_X_y=True)
+        X, y, qid = load_letor(name, fold, subset)
         rng = np.random.RandomState(10 * fold + number)
         order = rng.permutation(len(y))
         order = order[np.argsort(qid[order], kind="stable")]

@@ -5,6 +5,8 @@ import functools
 import numpy as np
 from scipy import ndimage
 
+from benchmarks import data
+
 # Fashion-MNIST: images of each class, to train and to test.
 N_TRAIN, N_TEST = 600, 400
 # How a query differs from the drawing that it was: kind and strength.
@@ -23,38 +25,32 @@ CHANGES = {
 @functools.cache
 def load_omniglot(subset):
     """Return drawings of 28 x 28 pixels and their characters."""
-    from skdml.datasets import fetch_omniglot
-
-    X, y = fetch_omniglot(subset=subset, return_X_y=True)
+    X, y = data.load_omniglot(subset)
     return X.reshape(-1, 1, 28, 28), y
 
 
 @functools.cache
 def load_fashion(subset):
     """Return images of the first five classes to train, or of the last five to test."""
-    from skdml.datasets import fetch_fashion_mnist
-
-    X, y = fetch_fashion_mnist(subset=subset, return_X_y=True)
+    X, y = data.load_fashion_mnist(subset)
     classes, n_images = (range(5), N_TRAIN) if subset == "train" else (range(5, 10), N_TEST)
     rows = np.concatenate([np.flatnonzero(y == label)[:n_images] for label in classes])
     return X[rows].reshape(-1, 1, 28, 28), y[rows]
 
 
-def load_training(data, seed):
+def load_training(name, seed):
     """Return samples and classes to train and to test, and parameters of the embedder."""
     from sklearn.model_selection import train_test_split
     from sklearn.preprocessing import StandardScaler
 
-    from skdml.datasets import fetch_fashion_mnist, fetch_uci
-
-    if data == "letter":
-        X, y = fetch_uci("letter", return_X_y=True)
+    if name == "letter":
+        X, y = data.load_uci("letter")
         parts = train_test_split(X, y, test_size=0.5, random_state=seed, stratify=y)
         scaler = StandardScaler().fit(parts[0])
         return scaler.transform(parts[0]), parts[2], scaler.transform(parts[1]), parts[3], {}
-    X, y = fetch_fashion_mnist(subset="train", return_X_y=True)
+    X, y = data.load_fashion_mnist("train")
     rows = np.random.default_rng(seed).permutation(len(X))[:10_000]
-    X_test, y_test = fetch_fashion_mnist(subset="test", return_X_y=True)
+    X_test, y_test = data.load_fashion_mnist("test")
     shape = (-1, 1, 28, 28)
     params = {"module": "convnet", "max_epochs": 10, "classes_per_batch": 10}
     return X[rows].reshape(shape), y[rows], X_test[:5000].reshape(shape), y_test[:5000], params

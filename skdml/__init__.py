@@ -43,20 +43,6 @@ _ESTIMATORS = {
     "SSDMLEmbedder": "semisupervised",
     "WassersteinGenerator": "generate",
 }
-_SUBPACKAGES = (
-    "asymmetric",
-    "constraints",
-    "datasets",
-    "deep",
-    "generate",
-    "linear",
-    "metrics",
-    "plot",
-    "ranking",
-    "semisupervised",
-    "transport",
-    "utils",
-)
 
 __all__ = [
     "AsymmetricMetricClassifier",
@@ -85,10 +71,10 @@ __all__ = [
 if not TYPE_CHECKING:  # it would let a type checker take any name
 
     def __getattr__(name: str) -> Any:
-        if name in _SUBPACKAGES:
-            return importlib.import_module(f"{__name__}.{name}")
         if name in _ESTIMATORS:
             return getattr(importlib.import_module(f"{__name__}.{_ESTIMATORS[name]}"), name)
+        if name in __all__:  # a subpackage
+            return importlib.import_module(f"{__name__}.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -1,4 +1,4 @@
-"""Calls to a dask cluster whose workers, or scheduler, may die at any moment."""
+"""Calls to a dask cluster that tolerate the loss of workers, and report that of the scheduler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where parallel work runs: one rule for every estimator.
+"""Parallel work on blocks of data: one rule for every estimator.
 
 1. A dask cluster, if there is one to use: `client=` was given, joblib's active backend is
    "dask", or the input is a dask array and a client is active. Blocks of data are sent to (or
@@ -170,7 +170,7 @@ def _inside_dask_task():
 def make_shards(
     blocks: Sequence[Any], *, n_jobs: int | None = None, client: Any = None
 ) -> LocalShards | DaskShards:
-    """Put blocks of data where they will be worked on.
+    """Place blocks of data on this machine or on the workers of a cluster.
 
     Parameters
     ----------
@@ -187,29 +187,47 @@ def make_shards(
     shards : LocalShards or DaskShards
         Both have ``map(func, *args, each=None)``, which returns ``[func(block, *args) for each
         block]``, or ``func(block, own, *args)`` with one item of `each` per block; ``sum``, which
-        adds them up; and are context managers that let go of the blocks.
+        adds them up; and are context managers that release the blocks.
     """
     if client is not None:
         return DaskShards(blocks, client)
     return LocalShards(blocks, n_jobs)
 
 
-class LocalShards:
-    """Blocks in this process, worked on through joblib."""
-
-    def __init__(self, blocks: Sequence[Any], n_jobs: int | None) -> None:
-        self._blocks = [block.compute() if _is_delayed(block) else block for block in blocks]
-        self._n_jobs = n_jobs
+class _Shards:
+    """Blocks of data, and functions that are called with each of them."""
 
     def map(self, func: Callable, *args: Any, each: Sequence[Any] | None = None) -> list:
         """Return ``func(block, *args)`` for every block, in order."""
         return list(self._results(func, args, each))
 
     def sum(self, func: Callable, *args: Any, each: Sequence[Any] | None = None) -> Any:
-        """Return the sum of ``func(block, *args)`` over the blocks, a few terms at a time."""
-        return _sum_in_place(self._results(func, args, each))
+        """Return the sum of ``func(block, *args)`` over the blocks, in bounded memory."""
+        terms = iter(self._results(func, args, each, to_sum=True))
+        total = next(terms)
+        for term in terms:
+            total += term
+        return total
 
-    def _results(self, func, args, each):
+    def _results(self, func, args, each, to_sum=False):
+        """Return the results of all blocks, or fewer partial sums of them."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._blocks: list[Any] = []
+
+
+class LocalShards(_Shards):
+    """Blocks in this process, worked on through joblib."""
+
+    def __init__(self, blocks: Sequence[Any], n_jobs: int | None) -> None:
+        self._blocks = [block.compute() if _is_delayed(block) else block for block in blocks]
+        self._n_jobs = n_jobs
+
+    def _results(self, func, args, each, to_sum=False):
         calls = [
             (block, *own, *args)
             for block, own in zip(self._blocks, _own_arguments(each, self._blocks), strict=True)
@@ -225,14 +243,8 @@ class LocalShards:
                 n_jobs=self._n_jobs, prefer="threads", return_as="generator"
             )(joblib.delayed(_call_limited)(func, threads, *call) for call in calls)
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *exc_info: object) -> None:
-        self._blocks = []
-
-
-class DaskShards:
+class DaskShards(_Shards):
     """Blocks kept on the workers of a dask cluster.
 
     A worker that dies costs time, not the result: blocks that were computed on the cluster are
@@ -251,18 +263,11 @@ class DaskShards:
         self._futures: list[Any] = [None] * len(self._blocks)
         self.bytes_moved = 0
 
-    def map(self, func: Callable, *args: Any, each: Sequence[Any] | None = None) -> list:
-        """Return ``func(block, *args)`` for every block, in order."""
-        return self._gather(lambda tasks: tasks, func, args, each)
-
-    def sum(self, func: Callable, *args: Any, each: Sequence[Any] | None = None) -> Any:
-        """Return the sum of ``func(block, *args)`` over the blocks.
-
-        Many terms are added up on the workers, and only the sum travels.
-        """
-        return _sum_in_place(iter(self._gather(self._add_up, func, args, each)))
+    def _results(self, func, args, each, to_sum=False):
+        return repeat_if_lost(self._client, self._try_results, func, args, each, to_sum)
 
     def _add_up(self, tasks):
+        """Add on the workers, so that only a few sums travel."""
         while len(tasks) > _FEW_TERMS:
             odd = tasks[len(tasks) // 2 * 2 :]
             tasks = [
@@ -271,10 +276,7 @@ class DaskShards:
             ] + odd
         return tasks
 
-    def _gather(self, combine, func, args, each):
-        return repeat_if_lost(self._client, self._try_gather, combine, func, args, each)
-
-    def _try_gather(self, combine, func, args, each):
+    def _try_results(self, func, args, each, to_sum):
         with lost_workers(self._client):
             self._place()
             sent, n_bytes = self._send(args)
@@ -284,7 +286,7 @@ class DaskShards:
                     self._futures, _own_arguments(each, self._futures), strict=True
                 )
             ]
-            combined = combine(tasks)
+            combined = self._add_up(tasks) if to_sum else tasks
         try:
             wait_for(self._client, combined)
             with lost_workers(self._client):
@@ -328,22 +330,13 @@ class DaskShards:
             sent.append(arg)
         return sent, n_bytes
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *exc_info: object) -> None:
-        self._futures, self._blocks = [], []  # the scheduler frees what nobody refers to
+        super().__exit__(*exc_info)
+        self._futures = []  # the scheduler frees what nobody refers to
 
 
 def _own_arguments(each, blocks):
     return [()] * len(blocks) if each is None else [(own,) for own in each]
-
-
-def _sum_in_place(terms):
-    total = next(terms)
-    for term in terms:
-        total += term
-    return total
 
 
 def _call_limited(func, n_threads, block, *args):

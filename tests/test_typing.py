@@ -34,7 +34,7 @@ from skdml import (
     WassersteinGenerator,
 )
 from skdml.constraints import make_local_pairs, make_pairs, make_triplets
-from skdml.datasets import fetch_mnist, make_local_clusters, make_ranking
+from skdml.datasets import make_local_clusters, make_ranking, read_idx, read_letor
 from skdml.deep.losses import get_loss, loss_parameters
 from skdml.linear import MahalanobisMetric
 from skdml.metrics import map_at_r, mean_ndcg, precision_at_k, recall_at_k, sample_quality
@@ -123,8 +123,8 @@ several: NDArray[Any] = recall_at_k(embedded, y, [1, 2], gallery=embedded, galle
 quality: Any = sample_quality(X, rows)
 triplets: NDArray[np.int64] = make_triplets(y, 10)
 near, kinds = make_local_pairs(X, y, 10, n_neighbors=3)
-images: NDArray[Any] = fetch_mnist(subset="test").data
-images, digits = fetch_mnist(return_X_y=True)
+images: NDArray[Any] = read_idx("t10k-images-idx3-ubyte.gz")
+texts, relevance, queries = read_letor(["S1.txt", "S2.txt"], n_features=46)
 divergence: Any = sinkhorn_divergence(X, X)
 core, counts = wasserstein_coreset(X, y, 0.1, random_state=0)
 figure: Any = EmbeddingDisplay.from_estimator(gmml, X, y).figure_

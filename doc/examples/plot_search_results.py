@@ -12,22 +12,28 @@ like, and puts the documents near it first. More in the :ref:`user guide <rankin
 # The data
 # --------
 # MQ2008 of LETOR: each row is a document of a query, with 46 features such as the score of a
-# formula for its title or for its text. `qid` says which rows belong to one query. :ref:`Data sets
-# are not downloaded <datasets>`: where the files are not there, generated queries stand in.
+# formula for its title or for its text. `qid` says which rows belong to one query. The five parts,
+# S1 to S5, are on the `page of LETOR
+# <https://www.microsoft.com/en-us/research/project/letor-learning-rank-information-retrieval>`_.
+# Where they are missing, generated queries stand in.
+
+import os
+from pathlib import Path
 
 import numpy as np
 
-from skdml.datasets import fetch_letor, make_ranking
+from skdml.datasets import make_ranking, read_letor
 
+folder = Path(os.environ.get("SKDML_DATA", ".")) / "letor_mq2008"
 try:
-    X, y, qid = fetch_letor("mq2008", fold=1, subset="train", return_X_y=True)
-    X_test, y_test, qid_test = fetch_letor("mq2008", fold=1, subset="test", return_X_y=True)
+    X, y, qid = read_letor([folder / f"S{part}.txt" for part in (1, 2, 3)], n_features=46)
+    X_test, y_test, qid_test = read_letor(folder / "S5.txt", n_features=46)
     print("MQ2008: ", end="")
 except FileNotFoundError:
     X, y, qid = make_ranking(n_queries=300, n_features=20, n_centers=2, random_state=0)
     X_test, y_test, qid_test = X[qid >= 200], y[qid >= 200], qid[qid >= 200]
     X, y, qid = X[qid < 200], y[qid < 200], qid[qid < 200]
-    print("Generated, as MQ2008 is not in the data home: ", end="")
+    print("Generated, as MQ2008 is missing: ", end="")
 print(f"{len(np.unique(qid))} queries with {len(X):,} documents to learn from,")
 print(f"{len(np.unique(qid_test))} other queries to test the order of {len(X_test):,} documents")
 

@@ -1,4 +1,4 @@
-"""What a demo reports."""
+"""One row of the demo's report."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import math
 import os
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from numbers import Integral
 from pathlib import Path
 from typing import IO, Any
@@ -172,7 +172,7 @@ def _read_letor_file(
 ) -> tuple[sparse.csr_matrix, NDArray, NDArray]:
     openers: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
     with _open_binary(path) as file, _named_errors(path, "is not a LETOR (svmlight with qid) file"):
-        with openers.get(path.suffix, _as_is)(file) as content:
+        with openers.get(path.suffix, nullcontext)(file) as content:
             X, y, qid = load_svmlight_file(_Lines(content, path), zero_based=False, query_id=True)
         if len(y) == 0:
             raise ValueError(f"{path} has no documents")
@@ -193,10 +193,6 @@ def _read_letor_file(
         if largest > _LARGEST_GRADE:
             raise ValueError(f"{path} has a relevance of {largest:.3g}, above {_LARGEST_GRADE:.3g}")
     return X, y, qid
-
-
-def _as_is(file: IO[bytes]) -> IO[bytes]:
-    return file
 
 
 @validate_params(

@@ -1,4 +1,4 @@
-"""Measures of embeddings (retrieval, clustering), of rankings by query and of generated rows."""
+"""Measures of retrieval, clustering, ranking by query and generated samples."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ._generation import (
     sample_quality,
     wasserstein_distance,
 )
-from ._ranking import (
+from ._ranking_metrics import (
     average_precision_by_query,
     mean_average_precision,
     mean_ndcg,
@@ -18,7 +18,7 @@ from ._ranking import (
     ndcg_by_query,
     reciprocal_rank_by_query,
 )
-from ._retrieval import map_at_r, precision_at_k, r_precision, recall_at_k
+from ._retrieval_metrics import map_at_r, precision_at_k, r_precision, recall_at_k
 
 __all__ = [
     "SampleQuality",

@@ -1,4 +1,4 @@
-"""Measures of generated rows: how near they are to real ones, and how much of these they cover."""
+"""Measures of generated samples: distance to real ones, fidelity, coverage and novelty."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ._validation import check_count, check_embeddings
 
 
 def _check_both(first, second, names, min_samples=1):
-    """Return two arrays with as many columns, around 0 and at most about 1, and their unit.
+    """Return two arrays with the same number of columns, centred and scaled, and their unit.
 
-    The unit is a power of two, so that no digit is lost. Squares of rows as they came may cancel,
-    or leave the range of numbers.
+    The unit is a power of two, so that scaling is exact. Squares of unscaled rows may cancel or
+    overflow.
     """
     arrays = [
         check_embeddings(values, name, min_samples).astype(np.float64)
@@ -27,8 +27,8 @@ def _check_both(first, second, names, min_samples=1):
     ]
     if arrays[0].shape[1] != arrays[1].shape[1]:
         raise ValueError(
-            f"{names[0]} and {names[1]} must have as many features, got {arrays[0].shape[1]} and "
-            f"{arrays[1].shape[1]}."
+            f"{names[0]} and {names[1]} must have the same number of features, got "
+            f"{arrays[0].shape[1]} and {arrays[1].shape[1]}."
         )
     unit = _power_of_two(arrays)
     arrays = [array / unit for array in arrays]
@@ -47,9 +47,9 @@ def _power_of_two(arrays):
 def wasserstein_distance(X: MatrixLike, Y: MatrixLike) -> float:
     """Compute the exact 2-Wasserstein distance of two sets of rows.
 
-    The square root of what it costs at least to move the rows of one set to those of the other,
-    where a move costs its squared length. All rows of a set weigh the same. Time grows with about
-    the cube of the number of rows: a second for some 2,000.
+    The square root of the optimal transport cost between the two sets, where a move costs its
+    squared length and all rows of a set have equal weight. Time grows with about the cube of the
+    number of rows: a second for some 2,000.
 
     Parameters
     ----------
@@ -193,7 +193,7 @@ def _radii(X, k):
 
 
 def nearest_row_ratio(train: MatrixLike, real: MatrixLike, generated: MatrixLike) -> float:
-    """Compute how near generated rows are to training rows, beside real rows that are new.
+    """Compute how near generated rows are to training rows, relative to unseen real rows.
 
     Parameters
     ----------
@@ -210,7 +210,7 @@ def nearest_row_ratio(train: MatrixLike, real: MatrixLike, generated: MatrixLike
     -------
     ratio : float
         The median distance of a generated row to its nearest training row, over that of a real
-        row. 0 for copies of training rows; about 1 for rows that are new as real ones are.
+        row. 0 for copies of training rows; about 1 for rows as new as unseen real ones.
 
     Examples
     --------

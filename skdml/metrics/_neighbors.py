@@ -1,4 +1,4 @@
-"""The nearest gallery items of every query: exact, in bounded memory, ties by index."""
+"""Exact nearest-neighbour search in chunks of bounded memory; ties are broken by index."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import numbers
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -23,35 +23,16 @@ MAX_DEFAULT_MEMORY = 64
 EXACT_BLOCK = 2**16
 
 
-class _Distances(Protocol):
-    """What the search needs to know of a metric."""
-
-    def block(self, rows: NDArray) -> NDArray:
-        """Return a new array of scores, queries `rows` by gallery, that rank like distances."""
-
-    def slack(self, rows: NDArray, kth: NDArray) -> NDArray:
-        """Return for each row the difference of two scores below which their order is open.
-
-        It has to hold for the scores up to the k-th smallest, `kth`, and slightly above.
-        """
-
-    def exact(self, row: int, cols: NDArray) -> NDArray:
-        """Return values that settle the order where the scores of `block` leave it open."""
-
-    @property
-    def finer(self) -> _Distances | None:
-        """The same distances with less slack, to be tried before `exact`."""
-
-
 class _ByValue:
-    """Scores are the values that the metric returns."""
+    """Distances by the values that the metric returns."""
 
-    finer = None
+    finer = None  # the same distances with less slack, to be tried before `exact`
 
     def __init__(self, X: NDArray, Y: NDArray, metric: Metric) -> None:
         self.X, self.Y, self.metric = X, Y, metric
 
     def block(self, rows: NDArray) -> NDArray:
+        """Return a new array of scores, queries `rows` by gallery, that rank like distances."""
         X = self.X[rows]
         if hasattr(self.metric, "pairwise"):
             values = np.array(self.metric.pairwise(X, self.Y), dtype=np.float64)
@@ -71,9 +52,14 @@ class _ByValue:
         return values
 
     def slack(self, rows: NDArray, kth: NDArray) -> NDArray:
+        """Return for each row the difference of two scores below which their order is open.
+
+        It has to hold for the scores up to the k-th smallest, `kth`, and slightly above.
+        """
         return np.zeros(len(rows))
 
     def exact(self, row: int, cols: NDArray) -> NDArray:
+        """Return values that settle the order where the scores of `block` leave it open."""
         return np.zeros(len(cols))
 
 
@@ -182,7 +168,7 @@ def _unit_rows(X: NDArray) -> NDArray:
     return X
 
 
-def _distances(X: NDArray, Y: NDArray, metric: Metric) -> _Distances:
+def _distances(X: NDArray, Y: NDArray, metric: Metric) -> _ByValue | _ByProduct:
     if isinstance(metric, str):
         if metric in ("euclidean", "l2", "sqeuclidean", "cosine"):
             return _ByProduct(X, Y, metric == "cosine", X.dtype)
@@ -257,7 +243,9 @@ def _memory(working_memory: float | None) -> float:
     return float(working_memory)
 
 
-def _k_nearest(distances: _Distances, rows: NDArray, k: int, exclude_self: bool) -> NDArray:
+def _k_nearest(
+    distances: _ByValue | _ByProduct, rows: NDArray, k: int, exclude_self: bool
+) -> NDArray:
     """Return the k nearest gallery items of the queries `rows`, in order."""
     scores = distances.block(rows)
     if exclude_self:

@@ -1,7 +1,8 @@
-"""Whether replicas of a network that are trained apart stay together."""
+"""Distance between the replicas of a network in distributed training."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -11,8 +12,9 @@ from sklearn.utils.validation import check_is_fitted
 from ._style import add_legend, check_axis, check_vector, line_style
 
 
+@dataclass(eq=False, repr=False)
 class ConsensusDisplay:
-    """How far the replicas of a network are from each other, after each epoch.
+    """Distance between the replicas of a network after each epoch.
 
     The distance is that of a rank's backbone from the backbone of its left neighbour, mean over
     ranks. Zero means that all ranks have the same network. Use `from_estimator` or
@@ -42,13 +44,12 @@ class ConsensusDisplay:
     'epoch'
     """
 
-    def __init__(self, consensus: NDArray, name: str | None = None) -> None:
-        self.consensus = consensus
-        self.name = name
+    consensus: NDArray
+    name: str | None = None
 
     @classmethod
     def from_estimator(cls, estimator: Any, *, name: str | None = None, ax: Any = None) -> Self:
-        """Draw the training of an estimator that was fitted by several workers.
+        """Draw the distances of an estimator that was fitted by several workers.
 
         Parameters
         ----------

@@ -1,7 +1,8 @@
-"""Rows before and after a learned map, as two scatter plots."""
+"""Samples before and after a learned map, as two scatter plots."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -12,13 +13,14 @@ from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_is_fitted
 
 from ..utils._typing import MatrixLike
-from ._style import check_axes, class_styles
+from ._style import Panels, class_styles
 
 # Longer names of classes stand below the panels.
 _SHORT_NAME = 12
 
 
-class EmbeddingDisplay:
+@dataclass(eq=False, repr=False)
+class EmbeddingDisplay(Panels):
     """Rows before and after a learned map, drawn in two dimensions.
 
     Use `from_estimator` or `from_predictions` to make one.
@@ -51,17 +53,11 @@ class EmbeddingDisplay:
     2
     """
 
-    def __init__(
-        self,
-        before: NDArray,
-        after: NDArray,
-        y: NDArray | None = None,
-        titles: tuple[str, str] = ("input", "learned"),
-    ) -> None:
-        self.before = before
-        self.after = after
-        self.y = y
-        self.titles = titles
+    figsize = (7.4, 3.6)
+    before: NDArray
+    after: NDArray
+    y: NDArray | None = None
+    titles: tuple[str, str] = ("input", "learned")
 
     @classmethod
     def from_estimator(
@@ -125,20 +121,7 @@ class EmbeddingDisplay:
         y = None if y is None else np.asarray(y)
         return cls(project(X), project(X_embedded), y, titles).plot(ax=ax)
 
-    def plot(self, ax: Any = None) -> Self:
-        """Draw the two panels.
-
-        Parameters
-        ----------
-        ax : sequence of two matplotlib Axes, default=None
-            Where to draw; None makes a figure.
-
-        Returns
-        -------
-        display : EmbeddingDisplay
-            Itself.
-        """
-        self.figure_, self.axes_ = check_axes(ax, 2, type(self).__name__, figsize=(7.4, 3.6))
+    def _draw(self, own_figure: bool) -> None:
         classes = [None] if self.y is None else np.unique(self.y)
         for panel, (points, title) in enumerate(
             zip((self.before, self.after), self.titles, strict=True)
@@ -157,8 +140,7 @@ class EmbeddingDisplay:
                 )
             axes.set(title=title, xticks=[], yticks=[])
         if self.y is not None and len(classes) <= 12:
-            self._name_classes(classes, own_figure=ax is None)
-        return self
+            self._name_classes(classes, own_figure)
 
     def _name_classes(self, classes, own_figure):
         style = {"frameon": False, "markerscale": 1.6}

@@ -1,8 +1,9 @@
-"""Generated rows beside real ones, and how the generator came to them."""
+"""Generated beside real samples, and the training of a generator."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -12,10 +13,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..utils._typing import MatrixLike, RandomStateLike
 from ..utils.validation import check_named_array
-from ._style import COLORS, check_axes, check_vector
+from ._style import COLORS, Panels, check_vector
 
 
-class GeneratedSamplesDisplay:
+@dataclass(eq=False, repr=False)
+class GeneratedSamplesDisplay(Panels):
     """Generated rows beside real ones, drawn in two dimensions, or as images.
 
     Use `from_estimator` or `from_predictions` to make one.
@@ -47,12 +49,10 @@ class GeneratedSamplesDisplay:
     ['real', 'generated']
     """
 
-    def __init__(
-        self, real: NDArray, generated: NDArray, image_shape: tuple[int, int] | None = None
-    ) -> None:
-        self.real = real
-        self.generated = generated
-        self.image_shape = image_shape
+    figsize = (7.4, 3.7)
+    real: NDArray
+    generated: NDArray
+    image_shape: tuple[int, int] | None = None
 
     @classmethod
     def from_estimator(
@@ -130,25 +130,11 @@ class GeneratedSamplesDisplay:
             )
         return cls(real, generated, image_shape).plot(ax=ax)
 
-    def plot(self, ax: Any = None) -> Self:
-        """Draw the two panels.
-
-        Parameters
-        ----------
-        ax : sequence of two matplotlib Axes, default=None
-            Where to draw; None makes a figure.
-
-        Returns
-        -------
-        display : GeneratedSamplesDisplay
-            Itself.
-        """
-        self.figure_, self.axes_ = check_axes(ax, 2, type(self).__name__, figsize=(7.4, 3.7))
+    def _draw(self, own_figure: bool) -> None:
         draw = self._plot_points if self.image_shape is None else self._plot_images
         draw()
         for axes, title in zip(self.axes_, ("real", "generated"), strict=True):
             axes.set(title=title, xticks=[], yticks=[])
-        return self
 
     def _plot_points(self):
         sides = [self.real, self.generated]
@@ -177,8 +163,9 @@ class GeneratedSamplesDisplay:
             axes.imshow(sheet, cmap="gray_r", vmin=self.real.min(), vmax=self.real.max())
 
 
-class GeneratorTrainingDisplay:
-    """The training of a generator: its distance to the rows, and the masses of the last cells.
+@dataclass(eq=False, repr=False)
+class GeneratorTrainingDisplay(Panels):
+    """Training of a generator: distance to the real rows, and masses of the last transport cells.
 
     The left panel is the distance in each update, and its running mean. The right panel is the
     share of the rows that fell to each of the last generated points, sorted, where 1 is a fair
@@ -210,9 +197,8 @@ class GeneratorTrainingDisplay:
     2
     """
 
-    def __init__(self, curve: NDArray, masses: NDArray) -> None:
-        self.curve = curve
-        self.masses = masses
+    curve: NDArray
+    masses: NDArray
 
     @classmethod
     def from_estimator(cls, estimator: Any, *, ax: Any = None) -> Self:
@@ -235,7 +221,7 @@ class GeneratorTrainingDisplay:
 
     @classmethod
     def from_predictions(cls, curve: ArrayLike, masses: ArrayLike, *, ax: Any = None) -> Self:
-        """Draw a training that was noted elsewhere.
+        """Draw the training curve of a generator from arrays.
 
         Parameters
         ----------
@@ -255,20 +241,7 @@ class GeneratorTrainingDisplay:
             check_vector(curve, "curve", "update"), check_vector(masses, "masses", "point")
         ).plot(ax=ax)
 
-    def plot(self, ax: Any = None) -> Self:
-        """Draw the two panels.
-
-        Parameters
-        ----------
-        ax : sequence of two matplotlib Axes, default=None
-            Where to draw; None makes a figure.
-
-        Returns
-        -------
-        display : GeneratorTrainingDisplay
-            Itself.
-        """
-        self.figure_, self.axes_ = check_axes(ax, 2, type(self).__name__, figsize=(7.4, 3.2))
+    def _draw(self, own_figure: bool) -> None:
         curve, cells = self.axes_
         updates = np.arange(1, len(self.curve) + 1)
         window = max(1, len(self.curve) // 20)
@@ -284,4 +257,3 @@ class GeneratorTrainingDisplay:
         cells.axhline(1, color="black", lw=0.8, ls="--")
         cells.set(title="masses of the last cells", xlabel="point", ylabel="fair shares of rows")
         cells.xaxis.get_major_locator().set_params(integer=True)
-        return self

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..linear import MahalanobisMetric
-from ._style import COLORS, add_legend, check_axes
+from ._style import COLORS, Panels, add_legend
 
 # With more features a heat map shows nothing: the directions of the metric are drawn instead.
 _MOST_FEATURES = 200
 
 
-class MetricMatrixDisplay:
+@dataclass(eq=False, repr=False)
+class MetricMatrixDisplay(Panels):
     """A learned Mahalanobis metric: its matrix as a heat map, and its spectrum.
 
     Above 200 features the heat map would show nothing and takes a matrix of n_features²
@@ -47,11 +49,12 @@ class MetricMatrixDisplay:
     2
     """
 
-    def __init__(
-        self, metric: MahalanobisMetric, feature_names: Sequence[str] | NDArray | None = None
-    ) -> None:
-        self.metric = metric
-        self.feature_names = feature_names
+    metric: MahalanobisMetric
+    feature_names: Sequence[str] | NDArray | None = None
+
+    def __post_init__(self) -> None:
+        if self.metric.n_features > _MOST_FEATURES:
+            self.n_panels, self.figsize = 1, (4.2, 3.2)
 
     @classmethod
     def from_estimator(
@@ -106,30 +109,10 @@ class MetricMatrixDisplay:
             metric = MahalanobisMetric.from_matrix(metric)
         return cls(metric, feature_names).plot(ax=ax)
 
-    def plot(self, ax: Any = None) -> Self:
-        """Draw the panels.
-
-        Parameters
-        ----------
-        ax : sequence of matplotlib Axes, default=None
-            Two axes (one above 200 features); None makes a figure.
-
-        Returns
-        -------
-        display : MetricMatrixDisplay
-            Itself.
-        """
-        small = self.metric.n_features <= _MOST_FEATURES
-        self.figure_, self.axes_ = check_axes(
-            ax,
-            1 + small,
-            type(self).__name__,
-            figsize=(7.4, 3.2) if small else (4.2, 3.2),
-        )
-        if small:
+    def _draw(self, own_figure: bool) -> None:
+        if self.n_panels == 2:
             self._plot_matrix(self.axes_[0])
         self._plot_spectrum(self.axes_[-1])
-        return self
 
     def _plot_matrix(self, axes):
         matrix = self.metric.matrix()

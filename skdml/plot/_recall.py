@@ -1,8 +1,9 @@
-"""How many queries find one of their own among their nearest neighbours."""
+"""Recall at k against k."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -17,8 +18,9 @@ from ._style import add_legend, check_axis, line_style
 _KS = (1, 2, 4, 8, 16, 32)
 
 
+@dataclass(eq=False, repr=False)
 class RecallCurveDisplay:
-    """Recall@k of a search, against k.
+    """Recall@k of a nearest-neighbour search, against k.
 
     Recall@k is the share of queries with at least one sample of their class among the k nearest.
     Use `from_estimator` or `from_predictions` to make one; give `ax` to draw several curves into
@@ -55,12 +57,9 @@ class RecallCurveDisplay:
     2
     """
 
-    def __init__(
-        self, k: Sequence[int] | NDArray, recall: NDArray, name: str | None = None
-    ) -> None:
-        self.k = k
-        self.recall = recall
-        self.name = name
+    k: Sequence[int] | NDArray
+    recall: NDArray
+    name: str | None = None
 
     @classmethod
     def from_estimator(
@@ -71,10 +70,7 @@ class RecallCurveDisplay:
         *,
         gallery: MatrixLike | None = None,
         gallery_labels: ArrayLike | None = None,
-        k: Sequence[int] | NDArray | None = None,
-        metric: Metric = "euclidean",
-        name: str | None = None,
-        ax: Any = None,
+        **options: Any,
     ) -> Self:
         """Draw the recall of samples that a fitted transformer maps.
 
@@ -90,15 +86,10 @@ class RecallCurveDisplay:
             Samples to search instead, mapped by `transform_database` where the estimator has it.
         gallery_labels : array-like of shape (n_gallery,), default=None
             Their classes.
-        k : sequence of int, default=None
-            Numbers of neighbours; None takes 1, 2, 4, 8, 16 and 32, as far as there are as many.
-        metric : str, callable or object, default="euclidean"
-            The distance of mapped samples, such as `metric_` of a
-            :class:`~skdml.deep.DeepMetricEmbedder` that was trained by transport.
-        name : str, default=None
-            What the curve is called; None takes the name of the class.
-        ax : matplotlib Axes, default=None
-            Where to draw; None makes a figure.
+        **options : dict
+            Other options of `from_predictions`: `k`, `metric` (such as `metric_` of a
+            :class:`~skdml.deep.DeepMetricEmbedder` that was trained by transport), `name` (by
+            default that of the estimator's class) and `ax`.
 
         Returns
         -------
@@ -113,10 +104,7 @@ class RecallCurveDisplay:
             y,
             gallery=gallery,
             gallery_labels=gallery_labels,
-            k=k,
-            metric=metric,
-            name=type(estimator).__name__ if name is None else name,
-            ax=ax,
+            **{"name": type(estimator).__name__, **options},
         )
 
     @classmethod

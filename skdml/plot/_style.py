@@ -1,10 +1,10 @@
-"""Colours and axes that all displays share."""
+"""Colours, line styles, axes and legends of all displays."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,7 +16,7 @@ from .._optional import optional_import
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 MARKERS = ("o", "^", "s", "D", "v", "P")
 DASHES = ("-", "--", "-.", ":")
-# What was found rightly and wrongly; they also differ in the width of their frames.
+# Right and wrong neighbours; they also differ in the width of their frames.
 RIGHT, WRONG = COLORS[0], COLORS[1]
 
 
@@ -70,3 +70,42 @@ def check_axes(ax: Any, n_axes: int, user: str, **figure_options: Any) -> tuple[
     if len(axes) != n_axes:
         raise ValueError(f"ax must be {n_axes} axes for {user}, got {len(axes)}.")
     return axes[0].figure, axes
+
+
+class Panels:
+    """Base of displays with panels side by side, which `_draw` fills.
+
+    Attributes
+    ----------
+    axes_ : ndarray of matplotlib Axes
+        The panels.
+    figure_ : matplotlib Figure
+        The figure around them.
+    """
+
+    n_panels = 2
+    figsize = (7.4, 3.2)
+    axes_: NDArray
+    figure_: Any
+
+    def plot(self, ax: Any = None) -> Self:
+        """Draw the panels.
+
+        Parameters
+        ----------
+        ax : sequence of matplotlib Axes, default=None
+            One for each panel; None makes a figure.
+
+        Returns
+        -------
+        display : Display
+            Itself.
+        """
+        self.figure_, self.axes_ = check_axes(
+            ax, self.n_panels, type(self).__name__, figsize=self.figsize
+        )
+        self._draw(own_figure=ax is None)
+        return self
+
+    def _draw(self, own_figure: bool) -> None:
+        raise NotImplementedError

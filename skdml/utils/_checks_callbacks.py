@@ -1,12 +1,11 @@
-"""Checks of scikit-learn's callbacks: tasks around the work, and models on the way."""
+"""Checks of scikit-learn's callbacks: order of tasks, and intermediate models."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
 from typing import Any
 
-from ._checks_common import assert_same, fit, fresh, outputs
+from ._checks_common import assert_same, fit, fresh, learned, only_for, outputs
 from ._sklearn import HAS_CALLBACKS
 
 # Packages whose calls are the work of a task, as are those of the estimator's own module; and
@@ -51,7 +50,7 @@ class _Recorder:
 
 
 class _Keeper(_Recorder):
-    """A callback that keeps the models on the way."""
+    """A callback that keeps the intermediate models."""
 
     def __init__(self, estimator: Any) -> None:
         super().__init__(estimator)
@@ -64,6 +63,11 @@ class _Keeper(_Recorder):
         self.models.append((context.parent is None, fitted_estimator))
 
 
+def _has_callbacks(estimator):
+    return HAS_CALLBACKS and hasattr(estimator, "set_callbacks")
+
+
+@only_for(_has_callbacks)
 def check_callback_tasks(estimator: Any) -> None:
     """Tasks are inside the fit, one after the other, each around some work."""
     recorder = _Recorder(estimator)
@@ -86,10 +90,11 @@ def check_callback_tasks(estimator: Any) -> None:
         assert end[2] > begin[2], f"task {begin[1]} begins and ends without any work in between"
 
 
+@only_for(_has_callbacks)
 def check_callback_models(estimator: Any) -> None:
-    """Models that callbacks get on the way work, and getting them does not change the fit."""
+    """Intermediate models work, and passing them to callbacks does not change the fit."""
     keeper = _Keeper(estimator)
-    expected = outputs(fit(fresh(estimator)))
+    expected = learned(estimator)
     model = fit(fresh(estimator).set_callbacks(keeper))
     assert_same(outputs(model), expected, "with a callback that looks at the model")
     is_whole, last = keeper.models[-1]
@@ -101,10 +106,3 @@ def check_callback_models(estimator: Any) -> None:
         assert on_the_way, "an estimator with iterations gives callbacks no model of any of them"
     for found in on_the_way:
         assert outputs(found).keys() == expected.keys(), "methods of a model on the way"
-
-
-def checks_of_callbacks(estimator: Any) -> Iterator[Callable[[Any], None]]:
-    """Yield the checks of this module that concern the estimator."""
-    if HAS_CALLBACKS and hasattr(estimator, "set_callbacks"):
-        yield check_callback_tasks
-        yield check_callback_models

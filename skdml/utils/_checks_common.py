@@ -1,4 +1,4 @@
-"""What the estimator checks share: small data, and how to fit, ask and compare any estimator."""
+"""Shared parts of the estimator checks: small data, fits, outputs and assertions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def query_ids(n_samples: int) -> NDArray:
     return np.arange(n_samples) // 5
 
 
-# What an estimator is
+# Properties of an estimator
 
 
 def accepts(method: Callable[..., Any], parameter: str) -> bool:
@@ -56,11 +56,6 @@ def accepts(method: Callable[..., Any], parameter: str) -> bool:
 def takes_pairs(estimator: Any) -> bool:
     """Tell whether `fit` has `pairs` and `pair_labels`."""
     return accepts(estimator.fit, "pairs")
-
-
-def draws_pairs(estimator: Any) -> bool:
-    """Tell whether `fit` takes pairs, or else draws `n_constraints` of them from labels."""
-    return takes_pairs(estimator) and "n_constraints" in estimator.get_params()
 
 
 def takes_qid(estimator: Any) -> bool:
@@ -78,17 +73,17 @@ def takes_classes(estimator: Any) -> bool:
     return requires_target(estimator) and not takes_qid(estimator)
 
 
-def accepts_unlabelled(estimator: Any) -> bool:
-    """Tell whether -1 in y marks a row without a label."""
-    return getattr(estimator, "_accepts_unlabelled", None) is True
+def only_for(applies: Callable[[Any], bool]) -> Callable[[Callable], Callable]:
+    """Decorate a check that concerns only the estimators for which `applies` is true."""
+
+    def decorate(check: Any) -> Any:
+        check.applies = applies
+        return check
+
+    return decorate
 
 
-def refuses_unlabelled(estimator: Any) -> bool:
-    """Tell whether -1 in y is an error."""
-    return getattr(estimator, "_accepts_unlabelled", None) is False
-
-
-# Fit and ask
+# Fits and outputs
 
 
 def fresh(estimator: Any, **params: Any) -> Any:
@@ -113,8 +108,13 @@ def fit(model: Any, data: Data | None = None, **changes: Any) -> Any:
     return model.fit(**fit_arguments(model, data, **changes))
 
 
+def learned(estimator: Any, data: Data | None = None, **changes: Any) -> dict[str, Any]:
+    """Return the outputs of a fresh clone that is fitted on the data."""
+    return outputs(fit(fresh(estimator), data, **changes))
+
+
 def calls(model: Any, X: Any = None) -> dict[str, Callable[[], Any]]:
-    """Name everything that the model can be asked, each as a function without arguments."""
+    """Return the output methods of a model by name, each as a function without arguments."""
     X = make_data().X if X is None else X
     found: dict[str, Callable[[], Any]] = {}
     for name in ROW_METHODS:
@@ -141,11 +141,11 @@ def with_qid(method: Callable[..., Any], qid: Any) -> dict[str, Any]:
 
 
 def outputs(model: Any, X: Any = None) -> dict[str, Any]:
-    """Ask a fitted model everything it can be asked: an array per method."""
+    """Call every output method of a fitted model: an array per method."""
     return {name: np.asarray(call()) for name, call in calls(model, X).items()}
 
 
-# Compare
+# Assertions
 
 
 def assert_same(actual: Any, expected: Any, what: str) -> None:
@@ -172,7 +172,7 @@ def assert_close(actual: Any, expected: Any, what: str, tolerance: float = 1e-5)
 def assert_valid(model: Any, what: str) -> None:
     """See that every output is finite, and a Mahalanobis matrix symmetric and semi-definite."""
     results = outputs(model)
-    assert results, f"{type(model).__name__} has no method that the checks know to ask"
+    assert results, f"{type(model).__name__} has no output method that the checks know"
     for name, value in results.items():
         if value.dtype.kind == "f":
             assert np.isfinite(value).all(), f"{name} is not finite {what}"
@@ -198,6 +198,15 @@ def assert_raises(
         raise AssertionError(f"{what} gave no error")
     missing = [pattern for pattern in patterns if not re.search(pattern, message)]
     assert not missing, f"{what}: the message does not say {missing}: {message[:300]!r}"
+
+
+def assert_fit_refuses(
+    estimator: Any, what: str, *patterns: str, error: Any = ValueError, **changes: Any
+) -> None:
+    """See that a fit on the usual data with these changes fails, with each of the patterns."""
+    assert_raises(
+        partial(fit, fresh(estimator), **changes), f"fit on {what}", *patterns, error=error
+    )
 
 
 def parameter(name: str) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,11 +13,13 @@ from ._checks_common import (
     ROW_METHODS,
     Data,
     assert_close,
+    assert_fit_refuses,
     assert_raises,
     calls,
     fit,
     fresh,
     make_data,
+    only_for,
     parameter,
     requires_target,
     takes_classes,
@@ -29,83 +29,81 @@ from ._checks_common import (
 
 def check_nan_and_infinity(estimator: Any) -> None:
     """NaN or infinity in X: an error that names it, from fit and from every method."""
-    data = make_data()
-    fitted = fit(fresh(estimator), data)
+    fitted = fit(fresh(estimator))
     for value, problem in ((np.nan, "NaN"), (np.inf, "infinity|inf")):
-        bad = data.X.copy()
+        bad = make_data().X
         bad[3, 2] = value
         for name, call in _row_calls(fitted, bad).items():
             assert_raises(call, f"{name} of X with {value}", parameter("X"), problem)
-        call = partial(fit, fresh(estimator), data._replace(X=bad))
-        assert_raises(call, f"fit on X with {value}", parameter("X"), problem)
+        assert_fit_refuses(estimator, f"X with {value}", parameter("X"), problem, X=bad)
 
 
 def check_no_rows(estimator: Any) -> None:
     """X without rows: an error that says so."""
-    call = partial(fit, fresh(estimator), make_data().take(slice(0)))
-    assert_raises(call, "fit on X without rows", parameter("X"), r"\b(0|no) (sample|row)|empty")
+    problem = r"\b(0|no) (sample|row)|empty"
+    nothing = make_data().take(slice(0))
+    assert_fit_refuses(estimator, "X without rows", parameter("X"), problem, data=nothing)
 
 
 def check_no_features(estimator: Any) -> None:
     """X without columns: an error that says so."""
-    data = make_data()
-    call = partial(fit, fresh(estimator), data._replace(X=data.X[:, :0]))
-    assert_raises(call, "fit on X without columns", parameter("X"), r"\b(0|no) (feature|column)")
+    problem = r"\b(0|no) (feature|column)"
+    empty = make_data().X[:, :0]
+    assert_fit_refuses(estimator, "X without columns", parameter("X"), problem, X=empty)
 
 
 def check_one_sample(estimator: Any) -> None:
     """X of a single row: an error that says so."""
-    call = partial(fit, fresh(estimator), make_data().take(slice(1)))
     problem = r"\b(1|one|single) (sample|row)|n_samples ?= ?1\b"
-    assert_raises(call, "fit on one row", parameter("X"), problem)
+    single = make_data().take(slice(1))
+    assert_fit_refuses(estimator, "one row", parameter("X"), problem, data=single)
 
 
 def check_rows_of_one_dimension(estimator: Any) -> None:
     """X of one dimension: an error that says that two are needed."""
-    data = make_data()
-    call = partial(fit, fresh(estimator), data._replace(X=data.X[:, 0]))
-    assert_raises(call, "fit on a 1-d X", parameter("X"), "(?i)2-?d|dimension")
+    column = make_data().X[:, 0]
+    assert_fit_refuses(estimator, "a 1-d X", parameter("X"), "(?i)2-?d|dimension", X=column)
 
 
+@only_for(requires_target)
 def check_one_class(estimator: Any) -> None:
     """All rows of one class, or of one relevance: an error that says so."""
-    data = make_data()
-    call = partial(fit, fresh(estimator), data._replace(y=np.zeros_like(data.y)))
     problem = "class" if takes_classes(estimator) else "relevance|grade|level"
-    assert_raises(call, "fit on one class", parameter("y"), problem)
+    same = np.zeros_like(make_data().y)
+    assert_fit_refuses(estimator, "one class", parameter("y"), problem, y=same)
 
 
+@only_for(requires_target)
 def check_missing_target(estimator: Any) -> None:
     """No y where it is needed: an error that names it."""
-    call = partial(fit, fresh(estimator), make_data()._replace(y=None))
-    assert_raises(call, "fit without y", parameter("y"))
+    assert_fit_refuses(estimator, "X without y", parameter("y"), y=None)
 
 
+@only_for(requires_target)
 def check_mixed_labels(estimator: Any) -> None:
     """Numbers and strings among the labels: an error that names y, not strings in their place."""
-    data = make_data()
-    mixed = ["one" if label == 1 else int(label) for label in data.y]
+    mixed = ["one" if label == 1 else int(label) for label in make_data().y]
     for y in (mixed, np.array(mixed, dtype=object)):
-        call = partial(fit, fresh(estimator), data._replace(y=y))
-        what = f"fit on a {type(y).__name__} of numbers and strings"
-        assert_raises(call, what, parameter("y"), "number", error=(TypeError, ValueError))
+        what = f"a {type(y).__name__} of numbers and strings"
+        errors = (TypeError, ValueError)
+        assert_fit_refuses(estimator, what, parameter("y"), "number", error=errors, y=y)
 
 
+@only_for(requires_target)
 def check_nan_in_target(estimator: Any) -> None:
     """NaN in y: an error that names it."""
-    data = make_data()
-    y = data.y.astype(float)
+    y = make_data().y.astype(float)
     y[4] = np.nan
-    call = partial(fit, fresh(estimator), data._replace(y=y))
-    assert_raises(call, "fit on y with NaN", parameter("y"), "NaN")
+    assert_fit_refuses(estimator, "y with NaN", parameter("y"), "NaN", y=y)
 
 
+@only_for(requires_target)
 def check_length_of_target(estimator: Any) -> None:
     """Longer or shorter than X, y gives an error that names it."""
-    X, y, qid = make_data()
+    y = make_data().y
     for wrong in (y[:-1], np.append(y, 0)):
-        call = partial(fit, fresh(estimator), Data(X, wrong, qid))
-        assert_raises(call, f"fit on {len(X)} rows and {len(wrong)} labels", parameter("y"))
+        what = f"{len(y)} rows and {len(wrong)} labels"
+        assert_fit_refuses(estimator, what, parameter("y"), y=wrong)
 
 
 def check_number_of_features(estimator: Any) -> None:
@@ -121,6 +119,7 @@ def check_number_of_features(estimator: Any) -> None:
             assert_raises(calls(fitted, wrong)["pair_distance"], f"pair_distance of {what}", named)
 
 
+@only_for(lambda estimator: bool(_frame_packages()))
 def check_frames(estimator: Any) -> None:
     """Frames of pandas and polars give what arrays give, and their names of columns are kept."""
     data = make_data()
@@ -153,26 +152,3 @@ def _frame_packages():
 
 def _row_calls(model, X):
     return {name: call for name, call in calls(model, X).items() if name in ROW_METHODS}
-
-
-def checks_of_input(estimator: Any) -> Iterator[Callable[[Any], None]]:
-    """Yield the checks of this module that concern the estimator."""
-    yield from (
-        check_nan_and_infinity,
-        check_no_rows,
-        check_no_features,
-        check_one_sample,
-        check_rows_of_one_dimension,
-        check_number_of_features,
-        check_not_fitted,
-    )
-    if _frame_packages():
-        yield check_frames
-    if requires_target(estimator):
-        yield from (
-            check_one_class,
-            check_missing_target,
-            check_nan_in_target,
-            check_length_of_target,
-            check_mixed_labels,
-        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -21,12 +20,19 @@ from ._checks_common import (
     fit,
     fresh,
     make_data,
+    only_for,
     parameter,
 )
+
+
+def _having(*methods):
+    return only_for(lambda estimator: all(hasattr(estimator, name) for name in methods))
+
 
 # Metrics
 
 
+@_having("get_metric")
 def check_metric_axioms(estimator: Any) -> None:
     """Distances are >= 0, 0 from a point to itself, symmetric, and never longer than a detour."""
     metric = fit(fresh(estimator)).get_metric()
@@ -39,6 +45,7 @@ def check_metric_axioms(estimator: Any) -> None:
         assert there <= detour * (1 + 1e-10), f"a detour is shorter: {detour} < {there}"
 
 
+@_having("get_metric")
 def check_metric_in_nearest_neighbours(estimator: Any) -> None:
     """`get_metric` in KNeighborsClassifier finds the neighbours that `transform` has."""
     X, y, _ = make_data()
@@ -55,6 +62,7 @@ def check_metric_in_nearest_neighbours(estimator: Any) -> None:
         assert_close(actual, expected, f"{what} the neighbours by get_metric and by transform")
 
 
+@_having("get_metric", "pair_distance")
 def check_pair_distance(estimator: Any) -> None:
     """Pairs of vectors, pairs of indices and `transform` tell one distance."""
     X = make_data().X
@@ -72,6 +80,7 @@ def check_pair_distance(estimator: Any) -> None:
             assert_raises(call, f"pair_distance of {what}", parameter("pairs"))
 
 
+@_having("transform_database", "pair_distance")
 def check_asymmetric_pair_distance(estimator: Any) -> None:
     """Distances of queries to database rows are those of their coordinates."""
     queries, database = make_data(seed=1).X, make_data().X
@@ -87,6 +96,7 @@ def check_asymmetric_pair_distance(estimator: Any) -> None:
     assert_raises(call, "fewer queries than database rows", named)
 
 
+@_having("get_mahalanobis_matrix")
 def check_mahalanobis_matrix(estimator: Any) -> None:
     """Symmetric, positive semi-definite, the matrix gives the learned distances."""
     model = fit(fresh(estimator))
@@ -104,6 +114,7 @@ def check_mahalanobis_matrix(estimator: Any) -> None:
 # Coordinates
 
 
+@only_for(lambda e: hasattr(e, "transform") and get_tags(e).transformer_tags is not None)
 def check_dtype(estimator: Any) -> None:
     """Output has the dtype of X where the tags say so; float32 and float64 tell the same."""
     data = make_data()
@@ -128,6 +139,7 @@ def check_dtype(estimator: Any) -> None:
 # Samples
 
 
+@_having("sample")
 def check_sample(estimator: Any) -> None:
     """Like rows in shape, samples depend on the seed; a bad number of them is an error."""
     model = fit(fresh(estimator))
@@ -137,19 +149,3 @@ def check_sample(estimator: Any) -> None:
     assert_close(model.sample(7, random_state=0), rows, "the same seed gives other samples")
     assert not np.array_equal(model.sample(7, random_state=1), rows), "the seed has no effect"
     assert_raises(partial(model.sample, 0), "sample(0)", parameter("n_samples"))
-
-
-def checks_of_output(estimator: Any) -> Iterator[Callable[[Any], None]]:
-    """Yield the checks of this module that concern the estimator."""
-    if hasattr(estimator, "get_metric"):
-        yield from (check_metric_axioms, check_metric_in_nearest_neighbours)
-        if hasattr(estimator, "pair_distance"):
-            yield check_pair_distance
-    if hasattr(estimator, "transform_database") and hasattr(estimator, "pair_distance"):
-        yield check_asymmetric_pair_distance
-    if hasattr(estimator, "get_mahalanobis_matrix"):
-        yield check_mahalanobis_matrix
-    if hasattr(estimator, "transform") and get_tags(estimator).transformer_tags is not None:
-        yield check_dtype
-    if hasattr(estimator, "sample"):
-        yield check_sample

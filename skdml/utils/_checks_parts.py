@@ -1,4 +1,4 @@
-"""Losses, miners, callbacks, augmentation and networks that a careless fit would change."""
+"""Stateful losses, miners, callbacks and networks, to check that fit copies its parameters."""
 
 from __future__ import annotations
 

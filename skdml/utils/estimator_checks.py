@@ -34,11 +34,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from ._checks_callbacks import checks_of_callbacks
-from ._checks_fit import checks_of_fit
-from ._checks_input import checks_of_input
-from ._checks_output import checks_of_output
-from ._checks_supervision import checks_of_supervision
+from . import _checks_callbacks as callbacks
+from . import _checks_fit as fit
+from . import _checks_input as bad_input
+from . import _checks_output as output
+from . import _checks_supervision as supervision
 
 __all__ = [
     "all_estimators",
@@ -47,6 +47,9 @@ __all__ = [
     "parametrize_with_skdml_checks",
     "skdml_checks",
 ]
+
+# Their functions `check_...` are the checks.
+_MODULES = (fit, callbacks, supervision, bad_input, output)
 
 
 def all_estimators() -> list[tuple[str, type]]:
@@ -119,15 +122,12 @@ def skdml_checks(estimator: Any) -> Iterator[tuple[str, Callable[[Any], None]]]:
     >>> "check_bad_pairs" in checks, "check_bad_qid" in checks
     (True, False)
     """
-    for group in (
-        checks_of_fit,
-        checks_of_callbacks,
-        checks_of_supervision,
-        checks_of_input,
-        checks_of_output,
-    ):
-        for check in group(estimator):
-            yield check.__name__, check
+    for module in _MODULES:
+        for name, check in vars(module).items():
+            own = name.startswith("check_") and check.__module__ == module.__name__
+            applies = getattr(check, "applies", None)  # by the decorator `only_for`
+            if own and (applies is None or applies(estimator)):
+                yield name, check
 
 
 def check_skdml_estimator(estimator: Any) -> None:

@@ -91,7 +91,9 @@ def test_copies_of_training_rows_are_noticed():
 def test_bad_input(clouds):
     X, Y = clouds
     for measure in (wasserstein_distance, frechet_distance):
-        with pytest.raises(ValueError, match="X and Y must have as many features, got 3 and 2"):
+        with pytest.raises(
+            ValueError, match="X and Y must have the same number of features, got 3 and 2"
+        ):
             measure(X, Y[:, :2])
         with pytest.raises(ValueError, match="Y"):
             measure(X, np.where(Y > 1, np.nan, Y))

@@ -9,7 +9,7 @@ from sklearn.exceptions import NotFittedError
 from skdml import GMMLTransformer
 from skdml.metrics import recall_at_k
 from skdml.plot import RecallCurveDisplay, RetrievalDisplay
-from skdml.plot._retrieval import as_images, choose_queries
+from skdml.plot._retrieval_display import as_images, choose_queries
 from skdml.plot._style import RIGHT, WRONG
 
 

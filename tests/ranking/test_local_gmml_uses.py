@@ -11,7 +11,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.fixes import parse_version
 
 from skdml import LocalGMMLRanker
-from skdml.datasets import fetch_letor, get_data_home, make_ranking
+from skdml.datasets import make_ranking
 from skdml.metrics import mean_average_precision, mean_ndcg
 
 pytestmark = pytest.mark.filterwarnings("error:::skdml")
@@ -292,11 +292,12 @@ def test_bad_documents_to_score_are_named(data):
 
 @pytest.mark.needs_data
 def test_mq2008():
-    if not (get_data_home() / "letor_mq2008").is_dir():
+    from benchmarks.data import data_home, load_letor
+
+    if not (data_home() / "letor_mq2008").is_dir():
         pytest.skip("needs the folder letor_mq2008 in the data home (set SKDML_DATA)")
     train, validation, test = (
-        fetch_letor("mq2008", fold=1, subset=subset, return_X_y=True)
-        for subset in ("train", "validation", "test")
+        load_letor("mq2008", 1, subset) for subset in ("train", "validation", "test")
     )
     ranker = LocalGMMLRanker(random_state=0)
     ranker.fit(*train, **dict(zip(("X_val", "y_val", "qid_val"), validation, strict=True)))

@@ -96,7 +96,7 @@ def test_the_error_for_unlabelled_rows_names_who_takes_them(monkeypatch):
 
 
 def test_all_failures_are_named(monkeypatch):
-    monkeypatch.setattr(estimator_checks, "checks_of_fit", lambda estimator: iter(()))
+    monkeypatch.setattr(estimator_checks, "_MODULES", estimator_checks._MODULES[1:])
     with pytest.raises(AssertionError) as caught:
         check_skdml_estimator(SquaresDistances(reg=0.3))
     message = str(caught.value)

@@ -463,7 +463,7 @@ BROKEN = [
     ("rows_of_one_dimension", IsVague(), "fit on a 1-d X: .* does not say"),
     ("one_class", IsVague(), "fit on one class: .* does not say .*class.*bad input"),
     ("one_class", RanksNothing(), "fit on one class gave no error"),
-    ("missing_target", IsVague(), "fit without y: .* does not say"),
+    ("missing_target", IsVague(), "fit on X without y: .* does not say"),
     ("nan_in_target", IsVague(), "fit on y with NaN: .* does not say"),
     ("length_of_target", IsVague(), "fit on 40 rows and 39 labels: .* does not say"),
     ("number_of_features", IsVague(), "transform of rows with 4 columns .* does not say"),

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any
 
-from ...utils._bases import BaseEstimator, ClientMixin
-from ...utils._sklearn import Interval, StrOptions
+from ...utils._bases import BaseEstimator
+from ...utils._sklearn import ClientMixin, Interval, StrOptions
 from ._sync import SYNC_MODES, AllReduce, Hybrid, Sync, register_sync
 
 __all__ = ["AllReduce", "Distributed", "Hybrid", "Sync", "register_sync", "run"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -9,10 +10,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..metrics import ndcg_by_query
 from ..utils._typing import MatrixLike
-from ._style import COLORS, check_axes
+from ._style import COLORS, Panels
 
 
-class RankingDisplay:
+@dataclass(eq=False, repr=False)
+class RankingDisplay(Panels):
     """NDCG by query: two rankings side by side, and where each is better.
 
     The left panel shows the NDCG of all queries, sorted, for either ranking; the right panel the
@@ -49,17 +51,10 @@ class RankingDisplay:
     2
     """
 
-    def __init__(
-        self,
-        ndcg: NDArray,
-        other_ndcg: NDArray,
-        names: tuple[str, str] = ("ranking", "other"),
-        k: int = 10,
-    ) -> None:
-        self.ndcg = ndcg
-        self.other_ndcg = other_ndcg
-        self.names = names
-        self.k = k
+    ndcg: NDArray
+    other_ndcg: NDArray
+    names: tuple[str, str] = ("ranking", "other")
+    k: int = 10
 
     @classmethod
     def from_estimator(
@@ -70,10 +65,7 @@ class RankingDisplay:
         qid: ArrayLike | None = None,
         *,
         other: Any,
-        other_name: str = "other",
-        name: str | None = None,
-        k: int = 10,
-        ax: Any = None,
+        **options: Any,
     ) -> Self:
         """Compare a fitted ranker with another ranking.
 
@@ -89,25 +81,17 @@ class RankingDisplay:
             Their queries.
         other : array-like of shape (n_documents,)
             Scores of the other ranking.
-        other_name : str, default="other"
-            What the other ranking is called.
-        name : str, default=None
-            What the estimator is called; None takes the name of its class.
-        k : int or None, default=10
-            The number of ranks that count.
-        ax : sequence of matplotlib Axes, default=None
-            Where to draw; None makes a figure.
+        **options : dict
+            Other options of `from_predictions`: `other_name`, `name` (by default that of the
+            estimator's class), `k` and `ax`.
 
         Returns
         -------
         display : RankingDisplay
             The drawn display.
         """
-        name = type(estimator).__name__ if name is None else name
-        scores = estimator.predict(X, qid=qid)
-        return cls.from_predictions(
-            y, scores, qid, other=other, other_name=other_name, name=name, k=k, ax=ax
-        )
+        options = {"name": type(estimator).__name__, **options}
+        return cls.from_predictions(y, estimator.predict(X, qid=qid), qid, other=other, **options)
 
     @classmethod
     def from_predictions(
@@ -152,24 +136,10 @@ class RankingDisplay:
             raise ValueError("y: no query has a relevant document, so there is nothing to draw.")
         return cls(ndcg[counted], other_ndcg[counted], (name, other_name), k).plot(ax=ax)
 
-    def plot(self, ax: Any = None) -> Self:
-        """Draw the panels.
-
-        Parameters
-        ----------
-        ax : sequence of matplotlib Axes, default=None
-            Two axes; None makes a figure.
-
-        Returns
-        -------
-        display : RankingDisplay
-            Itself.
-        """
-        self.figure_, self.axes_ = check_axes(ax, 2, type(self).__name__, figsize=(7.4, 3.2))
+    def _draw(self, own_figure: bool) -> None:
         measure = "NDCG" if self.k is None else f"NDCG@{self.k}"
         self._plot_curves(self.axes_[0], measure)
         self._plot_differences(self.axes_[1], measure)
-        return self
 
     def _plot_curves(self, axes, measure):
         share = np.linspace(0, 100, len(self.ndcg))

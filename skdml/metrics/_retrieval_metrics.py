@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import overload
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TypedDict, Unpack, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,57 +16,90 @@ from ._neighbors import Metric, nearest
 from ._validation import check_count, check_embeddings, check_vector
 
 
-@dataclass
+class _Search(TypedDict, total=False):
+    """Keyword arguments of all measures of retrieval."""
+
+    gallery: MatrixLike | None
+    gallery_labels: ArrayLike | None
+    metric: Metric
+    working_memory: float | None
+
+
 class _Task:
-    """Queries and a gallery with labels as integers."""
+    """Queries and a gallery with labels as integers, and the search among them."""
 
-    X: NDArray
-    Y: NDArray
-    query_codes: NDArray
-    gallery_codes: NDArray
-    n_candidates: int
-    n_matching: NDArray  # for each query, the candidates that have its label
-
-    def matches(
-        self, k: int | NDArray, metric: Metric, working_memory: float | None
-    ) -> Iterator[tuple[NDArray, NDArray]]:
-        """Yield queries and, nearest first, whether their neighbours have their label."""
-        for rows, found in nearest(self.X, self.Y, k, metric=metric, working_memory=working_memory):
-            yield rows, self.gallery_codes[found] == self.query_codes[rows, None]
-
-
-def _task(
-    embeddings: MatrixLike,
-    labels: ArrayLike,
-    gallery: MatrixLike | None,
-    gallery_labels: ArrayLike | None,
-) -> _Task:
-    X = check_embeddings(embeddings, "embeddings", min_samples=2 if gallery is None else 1)
-    query_labels = check_vector(labels, "labels", len(X))
-    if gallery is None or gallery_labels is None:
-        if gallery is not gallery_labels:
-            raise ValueError("gallery and gallery_labels must be given together.")
-        Y = X
-        query_codes = gallery_codes = encode(query_labels, "labels")[1]
-    else:
-        Y = check_embeddings(gallery, "gallery")
-        if X.shape[1] != Y.shape[1]:
-            raise ValueError(
-                f"gallery must have as many features as embeddings ({X.shape[1]}), got "
-                f"{Y.shape[1]}."
+    def __init__(
+        self,
+        embeddings: MatrixLike,
+        labels: ArrayLike,
+        gallery: MatrixLike | None,
+        gallery_labels: ArrayLike | None,
+        metric: Metric,
+        working_memory: float | None,
+    ) -> None:
+        X = check_embeddings(embeddings, "embeddings", min_samples=2 if gallery is None else 1)
+        query_labels = check_vector(labels, "labels", len(X))
+        if gallery is None or gallery_labels is None:
+            if gallery is not gallery_labels:
+                raise ValueError("gallery and gallery_labels must be given together.")
+            Y = X
+            query_codes = gallery_codes = encode(query_labels, "labels")[1]
+        else:
+            Y = check_embeddings(gallery, "gallery")
+            if X.shape[1] != Y.shape[1]:
+                raise ValueError(
+                    f"gallery must have as many features as embeddings ({X.shape[1]}), got "
+                    f"{Y.shape[1]}."
+                )
+            dtype = np.result_type(X, Y)
+            # A view, so that a gallery which is the same object still counts as a gallery.
+            X, Y = X.astype(dtype, copy=False), Y.astype(dtype, copy=False)[:]
+            query_codes, gallery_codes = _encode_both(
+                query_labels, check_vector(gallery_labels, "gallery_labels", len(Y))
             )
-        dtype = np.result_type(X, Y)
-        # A view, so that a gallery which is the same object still counts as a gallery.
-        X, Y = X.astype(dtype, copy=False), Y.astype(dtype, copy=False)[:]
-        query_codes, gallery_codes = _encode_both(
-            query_labels, check_vector(gallery_labels, "gallery_labels", len(Y))
-        )
-    alone = int(gallery is None)
-    n_matching = np.bincount(gallery_codes, minlength=query_codes.max() + 1)[query_codes] - alone
-    if not n_matching.any():
-        where = "other item" if gallery is None else "item of the gallery"
-        raise ValueError(f"labels: no query shares its label with any {where}.")
-    return _Task(X, Y, query_codes, gallery_codes, len(Y) - alone, n_matching)
+        alone = int(gallery is None)
+        # For each query, the number of candidates that have its label.
+        counts = np.bincount(gallery_codes, minlength=query_codes.max() + 1)
+        self.n_matching = counts[query_codes] - alone
+        if not self.n_matching.any():
+            where = "other item" if gallery is None else "item of the gallery"
+            raise ValueError(f"labels: no query shares its label with any {where}.")
+        self.n_queries, self.n_candidates = len(X), len(Y) - alone
+        self._codes = query_codes, gallery_codes
+        self._search = partial(nearest, X, Y, metric=metric, working_memory=working_memory)
+
+    def matches(self, k: int | NDArray) -> Iterator[tuple[NDArray, NDArray]]:
+        """Yield queries and, nearest first, whether their neighbours have their label."""
+        query_codes, gallery_codes = self._codes
+        for rows, found in self._search(k):
+            yield rows, gallery_codes[found] == query_codes[rows, None]
+
+    def count_at_k(
+        self, k: int | Sequence[int] | NDArray, count: Callable[[NDArray], NDArray]
+    ) -> tuple[NDArray, NDArray]:
+        """Return each k, and the sum of `count(match)`, a number for each rank, up to rank k."""
+        ks = np.array([check_count(value, "k") for value in np.atleast_1d(np.asarray(k, object))])
+        if not len(ks):
+            raise ValueError("k must not be empty.")
+        if ks.max() > self.n_candidates:
+            raise ValueError(
+                "k must not exceed the number of candidates of a query, "
+                f"{self.n_candidates}, got {ks.max()}."
+            )
+        by_rank = sum(count(match) for _, match in self.matches(int(ks.max())))
+        return ks, np.cumsum(by_rank)[ks - 1]
+
+    def mean_at_r(self, score: Callable[[NDArray], NDArray]) -> float:
+        """Return the mean over the queries with R > 0 of `score(match)`, summed over ranks, over R.
+
+        R is the number of candidates that have the query's label.
+        """
+        total = 0.0
+        for rows, match in self.matches(self.n_matching):
+            r = self.n_matching[rows]
+            match &= np.arange(match.shape[1]) < r[:, None]
+            total += (score(match).sum(axis=1) / r).sum()
+        return float(total / np.count_nonzero(self.n_matching))
 
 
 def _encode_both(labels: NDArray, gallery_labels: NDArray) -> tuple[NDArray, NDArray]:
@@ -86,34 +119,14 @@ def _encode_both(labels: NDArray, gallery_labels: NDArray) -> tuple[NDArray, NDA
     return codes[: len(labels)], codes[len(labels) :]
 
 
-def _check_ks(k: int | Sequence[int] | NDArray, n_candidates: int) -> NDArray:
-    values = [k] if np.ndim(k) == 0 else list(k)  # type: ignore[arg-type]
-    if not values:
-        raise ValueError("k must not be empty.")
-    ks = [check_count(value, "k") for value in values]
-    if max(ks) > n_candidates:
-        raise ValueError(
-            f"k must not exceed the number of candidates of a query, {n_candidates}, got {max(ks)}."
-        )
-    return np.array(ks)
-
-
-def _at(curve: NDArray, ks: NDArray, k: object) -> float | NDArray:
-    """Return the values of a curve over 1, 2, ... in the form in which k was given."""
-    values = curve[ks - 1]
+def _like(k: object, values: NDArray) -> float | NDArray:
+    """Return a number for an int, an array for a sequence."""
     return float(values[0]) if isinstance(k, numbers.Integral) else values
 
 
 @overload
 def recall_at_k(
-    embeddings: MatrixLike,
-    labels: ArrayLike,
-    k: int = 1,
-    *,
-    gallery: MatrixLike | None = None,
-    gallery_labels: ArrayLike | None = None,
-    metric: Metric = "euclidean",
-    working_memory: float | None = None,
+    embeddings: MatrixLike, labels: ArrayLike, k: int = 1, **search: Unpack[_Search]
 ) -> float: ...
 
 
@@ -122,11 +135,7 @@ def recall_at_k(
     embeddings: MatrixLike,
     labels: ArrayLike,
     k: Sequence[int] | NDArray,
-    *,
-    gallery: MatrixLike | None = None,
-    gallery_labels: ArrayLike | None = None,
-    metric: Metric = "euclidean",
-    working_memory: float | None = None,
+    **search: Unpack[_Search],
 ) -> NDArray: ...
 
 
@@ -199,25 +208,18 @@ def recall_at_k(
     >>> recall_at_k(embeddings, labels, [1, 2, 3])
     array([0.5 , 0.75, 1.  ])
     """
-    task = _task(embeddings, labels, gallery, gallery_labels)
-    ks = _check_ks(k, task.n_candidates)
-    first_hits = np.zeros(ks.max(), dtype=np.int64)
-    for _, match in task.matches(int(ks.max()), metric, working_memory):
-        first = match.argmax(axis=1)[match.any(axis=1)]
-        first_hits += np.bincount(first, minlength=len(first_hits))
-    return _at(np.cumsum(first_hits) / len(task.X), ks, k)
+    task = _Task(embeddings, labels, gallery, gallery_labels, metric, working_memory)
+
+    def first_matches(match: NDArray) -> NDArray:
+        return np.bincount(match.argmax(axis=1)[match.any(axis=1)], minlength=match.shape[1])
+
+    _, found = task.count_at_k(k, first_matches)
+    return _like(k, found / task.n_queries)
 
 
 @overload
 def precision_at_k(
-    embeddings: MatrixLike,
-    labels: ArrayLike,
-    k: int = 1,
-    *,
-    gallery: MatrixLike | None = None,
-    gallery_labels: ArrayLike | None = None,
-    metric: Metric = "euclidean",
-    working_memory: float | None = None,
+    embeddings: MatrixLike, labels: ArrayLike, k: int = 1, **search: Unpack[_Search]
 ) -> float: ...
 
 
@@ -226,11 +228,7 @@ def precision_at_k(
     embeddings: MatrixLike,
     labels: ArrayLike,
     k: Sequence[int] | NDArray,
-    *,
-    gallery: MatrixLike | None = None,
-    gallery_labels: ArrayLike | None = None,
-    metric: Metric = "euclidean",
-    working_memory: float | None = None,
+    **search: Unpack[_Search],
 ) -> NDArray: ...
 
 
@@ -287,12 +285,9 @@ def precision_at_k(
     >>> precision_at_k(embeddings, labels, 2)
     0.375
     """
-    task = _task(embeddings, labels, gallery, gallery_labels)
-    ks = _check_ks(k, task.n_candidates)
-    hits = np.zeros(ks.max(), dtype=np.int64)
-    for _, match in task.matches(int(ks.max()), metric, working_memory):
-        hits += match.sum(axis=0)
-    return _at(np.cumsum(hits) / (len(task.X) * np.arange(1, len(hits) + 1)), ks, k)
+    task = _Task(embeddings, labels, gallery, gallery_labels, metric, working_memory)
+    ks, hits = task.count_at_k(k, lambda match: match.sum(axis=0))
+    return _like(k, hits / (task.n_queries * ks))
 
 
 def r_precision(
@@ -345,12 +340,8 @@ def r_precision(
     >>> r_precision(embeddings, labels)
     0.5
     """
-    task = _task(embeddings, labels, gallery, gallery_labels)
-    total = 0.0
-    for rows, match in task.matches(task.n_matching, metric, working_memory):
-        r = task.n_matching[rows]
-        total += (_within_r(match, r).sum(axis=1) / r).sum()
-    return float(total / np.count_nonzero(task.n_matching))
+    task = _Task(embeddings, labels, gallery, gallery_labels, metric, working_memory)
+    return task.mean_at_r(lambda match: match)
 
 
 def map_at_r(
@@ -409,16 +400,7 @@ def map_at_r(
     >>> round(map_at_r(embeddings, labels), 4)
     0.2
     """
-    task = _task(embeddings, labels, gallery, gallery_labels)
-    total = 0.0
-    for rows, match in task.matches(task.n_matching, metric, working_memory):
-        r = task.n_matching[rows]
-        match = _within_r(match, r)
-        precision = np.cumsum(match, axis=1) / np.arange(1, match.shape[1] + 1)
-        total += ((precision * match).sum(axis=1) / r).sum()
-    return float(total / np.count_nonzero(task.n_matching))
-
-
-def _within_r(match: NDArray, r: NDArray) -> NDArray:
-    """Keep the matches at the first r ranks of each row."""
-    return match & (np.arange(match.shape[1]) < r[:, None])
+    task = _Task(embeddings, labels, gallery, gallery_labels, metric, working_memory)
+    return task.mean_at_r(
+        lambda match: match * np.cumsum(match, axis=1) / np.arange(1, match.shape[1] + 1)
+    )

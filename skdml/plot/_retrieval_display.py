@@ -1,8 +1,9 @@
-"""Queries and what was found for them, as images."""
+"""Queries and their nearest neighbours, as images."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -17,11 +18,12 @@ from ..utils._typing import MatrixLike
 from ._recall import map_gallery
 from ._style import RIGHT, WRONG, check_axis
 
-# Room around an image, in units of its side, and between the query and what was found.
+# Space between images, and between a query and its neighbours, in units of an image's side.
 _GAP = 0.12
 _QUERY_GAP = 0.3
 
 
+@dataclass(eq=False, repr=False)
 class RetrievalDisplay:
     """Queries and their nearest neighbours as images, right and wrong ones marked.
 
@@ -62,19 +64,11 @@ class RetrievalDisplay:
     (4, 5)
     """
 
-    def __init__(
-        self,
-        queries: NDArray,
-        found: NDArray,
-        right: NDArray,
-        labels: Any = None,
-        cmap: str = "gray_r",
-    ) -> None:
-        self.queries = queries
-        self.found = found
-        self.right = right
-        self.labels = labels
-        self.cmap = cmap
+    queries: NDArray
+    found: NDArray
+    right: NDArray
+    labels: Any = None
+    cmap: str = "gray_r"
 
     @classmethod
     def from_estimator(
@@ -85,15 +79,9 @@ class RetrievalDisplay:
         *,
         gallery: MatrixLike | None = None,
         gallery_labels: ArrayLike | None = None,
-        queries: ArrayLike | None = None,
-        n_queries: int = 5,
-        k: int = 5,
-        metric: Metric = "euclidean",
-        image_shape: tuple[int, int] | None = None,
-        cmap: str = "gray_r",
-        ax: Any = None,
+        **options: Any,
     ) -> Self:
-        """Search with a fitted transformer, and draw what is found.
+        """Search with a fitted transformer, and draw the nearest neighbours.
 
         Parameters
         ----------
@@ -108,20 +96,9 @@ class RetrievalDisplay:
             searches X without the query itself.
         gallery_labels : array-like of shape (n_gallery,), default=None
             Their classes.
-        queries : sequence of int, default=None
-            Which of X to look up. None takes `n_queries` of different classes.
-        n_queries : int, default=5
-            How many, if `queries` is None.
-        k : int, default=5
-            Neighbours of each.
-        metric : str, callable or object, default="euclidean"
-            The distance of mapped images.
-        image_shape : tuple (height, width), default=None
-            The shape of a row that is an image; None takes that of X, or a square.
-        cmap : str, default="gray_r"
-            Colours of images with one channel.
-        ax : matplotlib Axes, default=None
-            Where to draw; None makes a figure.
+        **options : dict
+            Other options of `from_predictions`: `queries`, `n_queries`, `k`, `metric`,
+            `image_shape`, `cmap` and `ax`.
 
         Returns
         -------
@@ -137,13 +114,7 @@ class RetrievalDisplay:
             gallery=embedded,
             gallery_labels=gallery_labels,
             gallery_images=gallery,
-            queries=queries,
-            n_queries=n_queries,
-            k=k,
-            metric=metric,
-            image_shape=image_shape,
-            cmap=cmap,
-            ax=ax,
+            **options,
         )
 
     @classmethod
@@ -164,7 +135,7 @@ class RetrievalDisplay:
         cmap: str = "gray_r",
         ax: Any = None,
     ) -> Self:
-        """Search among embedded images, and draw what is found.
+        """Search among embedded images, and draw the nearest neighbours.
 
         Parameters
         ----------
@@ -288,12 +259,12 @@ def choose_queries(y: NDArray, n_queries: int) -> NDArray:
 
 
 def check_queries(queries: ArrayLike, y: NDArray) -> NDArray:
-    """Return the places of queries, if they are places of samples."""
+    """Return the indices of queries, or raise if they are not indices of samples."""
     queries = np.asarray(queries)
     is_vector = queries.ndim == 1 and queries.dtype.kind in "iu" and len(queries)
     if not is_vector or queries.min() < 0 or queries.max() >= len(y):
         raise ValueError(
-            f"queries must be a sequence of whole numbers between 0 and {len(y) - 1}, places of "
+            f"queries must be a sequence of whole numbers between 0 and {len(y) - 1}, indices of "
             f"images, got {queries.tolist()}."
         )
     return queries

@@ -1,7 +1,8 @@
-"""Labels that flowed along a graph, beside those that were given."""
+"""Given and propagated labels on a graph of nearest neighbours."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -14,12 +15,13 @@ from sklearn.utils.validation import check_is_fitted
 from .._optional import optional_import
 from ..utils._typing import MatrixLike
 from ._embedding import project
-from ._style import check_axes, class_styles
+from ._style import Panels, class_styles
 
 _PALE = "0.8"
 
 
-class AffinityDisplay:
+@dataclass(eq=False, repr=False)
+class AffinityDisplay(Panels):
     """Given labels and propagated labels, on the graph of nearest neighbours.
 
     Use `from_estimator` or `from_predictions` to make one.
@@ -35,7 +37,7 @@ class AffinityDisplay:
     propagated : ndarray of shape (n_samples,)
         Labels of all samples; -1 or None for samples that no label reached.
     confidence : ndarray of shape (n_samples,)
-        How sure these are, between 0 and 1: samples are drawn as strongly.
+        Confidence of the propagated labels, between 0 and 1, drawn as opacity.
 
     Attributes
     ----------
@@ -58,19 +60,12 @@ class AffinityDisplay:
     2
     """
 
-    def __init__(
-        self,
-        positions: NDArray,
-        edges: NDArray,
-        given: NDArray,
-        propagated: NDArray,
-        confidence: NDArray,
-    ) -> None:
-        self.positions = positions
-        self.edges = edges
-        self.given = given
-        self.propagated = propagated
-        self.confidence = confidence
+    figsize = (7.4, 3.6)
+    positions: NDArray
+    edges: NDArray
+    given: NDArray
+    propagated: NDArray
+    confidence: NDArray
 
     @classmethod
     def from_estimator(
@@ -80,8 +75,7 @@ class AffinityDisplay:
         y: ArrayLike,
         *,
         max_samples: int = 1000,
-        projection: str = "pca",
-        ax: Any = None,
+        **options: Any,
     ) -> Self:
         """Draw the training samples of a fitted estimator where it embeds them.
 
@@ -94,12 +88,11 @@ class AffinityDisplay:
         y : array-like of shape (n_samples,)
             Their labels; -1 for samples without one.
         max_samples : int, default=1000
-            Draws at most so many, all labelled ones among them, spread evenly over the rows.
-        projection : {"pca", "tsne"}, default="pca"
-            How positions are found: two leading principal axes, or t-SNE, which takes longer and
-            keeps neighbours together.
-        ax : sequence of two matplotlib Axes, default=None
-            Where to draw; None makes a figure.
+            At most this many samples are drawn: labelled ones first, others spread evenly over
+            the rows.
+        **options : dict
+            Other options of `from_predictions`: `n_neighbors` (by default the estimator's),
+            `projection` and `ax`.
 
         Returns
         -------
@@ -116,9 +109,7 @@ class AffinityDisplay:
             y[rows],
             estimator.propagated_labels_[rows],
             estimator.propagated_confidence_[rows],
-            n_neighbors=estimator.n_neighbors,
-            projection=projection,
-            ax=ax,
+            **{"n_neighbors": estimator.n_neighbors, **options},
         )
 
     @classmethod
@@ -148,7 +139,8 @@ class AffinityDisplay:
         n_neighbors : int, default=10
             Neighbours of each sample.
         projection : {"pca", "tsne"}, default="pca"
-            How positions are found: two leading principal axes, or t-SNE.
+            How positions are found: two leading principal axes, or t-SNE, which takes longer and
+            keeps neighbours together.
         ax : sequence of two matplotlib Axes, default=None
             Where to draw; None makes a figure.
 
@@ -172,24 +164,11 @@ class AffinityDisplay:
             positions = project(X_embedded)
         return cls(positions, edges, given, propagated, confidence).plot(ax=ax)
 
-    def plot(self, ax: Any = None) -> Self:
-        """Draw the two panels.
-
-        Parameters
-        ----------
-        ax : sequence of two matplotlib Axes, default=None
-            Where to draw; None makes a figure.
-
-        Returns
-        -------
-        display : AffinityDisplay
-            Itself.
-        """
+    def _draw(self, own_figure: bool) -> None:
         collections = optional_import("matplotlib.collections", type(self).__name__)
-        self.figure_, self.axes_ = check_axes(ax, 2, type(self).__name__, figsize=(7.4, 3.6))
         known = self.given != -1
         classes = np.unique(self.given[known].tolist())
-        titles = f"{known.sum()} given labels", "labels that flowed from them"
+        titles = f"{known.sum()} given labels", "propagated labels"
         for axes, title in zip(self.axes_, titles, strict=True):
             lines = collections.LineCollection(
                 self.positions[self.edges], colors="0.9", linewidths=0.4, zorder=0
@@ -211,11 +190,10 @@ class AffinityDisplay:
             self.axes_[1].legend(
                 handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False
             )
-        return self
 
 
-def _choose(labelled, max_samples):
-    """Return rows to draw: the labelled ones, and others spread evenly."""
+def _choose(labelled: NDArray, max_samples: int) -> NDArray:
+    """Return the rows to draw: the labelled ones, and others spread evenly."""
     first, others = np.flatnonzero(labelled), np.flatnonzero(~labelled)
     n_others = min(len(others), max(max_samples - len(first), 0))
     places = np.linspace(0, max(len(others) - 1, 0), n_others).astype(int)
