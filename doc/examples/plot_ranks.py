@@ -20,20 +20,22 @@ that say how the ranks keep together. Here we watch them. More in the
 from sklearn.datasets import load_digits
 
 from skdml import DeepMetricEmbedder
+from skdml.deep import Distributed
 
 X, y = load_digits(return_X_y=True)
 X = X / 16
 X_train, X_test, y_train, y_test = X[::2], X[1::2], y[::2], y[1::2]
 
-options = {"max_epochs": 3, "classes_per_batch": 5, "samples_per_class": 4, "embedding_dim": 16}
+options = {"max_epochs": 3, "classes_per_batch": 5, "samples_per_class": 4, "n_components": 16}
 models = {
     "one process": DeepMetricEmbedder(random_state=0, **options),
-    "allreduce": DeepMetricEmbedder(n_workers=4, sync="allreduce", random_state=0, **options),
-    "ring": DeepMetricEmbedder(n_workers=4, random_state=0, **options),
-    "ring of gradients": DeepMetricEmbedder(
-        n_workers=4, ring="gradients", random_state=0, **options
-    ),
 }
+for name, distributed in {
+    "allreduce": Distributed(4, sync="allreduce"),
+    "ring": Distributed(4),
+    "ring of gradients": Distributed(4, ring="gradients"),
+}.items():
+    models[name] = DeepMetricEmbedder(distributed=distributed, random_state=0, **options)
 for name, model in models.items():
     model.fit(X_train, y_train)
     print(f"{name + ':':18} recall@1 {model.score(X_test, y_test):.3f}")

@@ -388,8 +388,11 @@ class Loss(nn.Module):
 
     def extra_repr(self) -> str:
         """Return the parameters."""
-        names = inspect.signature(type(self)).parameters
-        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+        params: dict[str, Any] = {}
+        for name, parameter in inspect.signature(type(self)).parameters.items():
+            value = getattr(self, name)
+            params |= value if parameter.kind is parameter.VAR_KEYWORD else {name: value}
+        return ", ".join(f"{name}={value!r}" for name, value in params.items())
 
 
 class SimilarityLoss(Loss):
