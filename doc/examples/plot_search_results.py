@@ -25,11 +25,12 @@ import numpy as np
 from skdml.datasets import make_ranking, read_letor
 
 folder = Path(os.environ.get("SKDML_DATA", ".")) / "letor_mq2008"
-try:
-    X, y, qid = read_letor([folder / f"S{part}.txt" for part in (1, 2, 3)], n_features=46)
-    X_test, y_test, qid_test = read_letor(folder / "S5.txt", n_features=46)
+parts = sorted(folder.glob("S?.txt*"))  # also compressed, as S1.txt.gz
+if len(parts) == 5:
+    X, y, qid = read_letor(parts[:3], n_features=46)
+    X_test, y_test, qid_test = read_letor(parts[4], n_features=46)
     print("MQ2008: ", end="")
-except FileNotFoundError:
+else:
     X, y, qid = make_ranking(n_queries=300, n_features=20, n_centers=2, random_state=0)
     X_test, y_test, qid_test = X[qid >= 200], y[qid >= 200], qid[qid >= 200]
     X, y, qid = X[qid < 200], y[qid < 200], qid[qid < 200]
