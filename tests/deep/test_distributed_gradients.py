@@ -208,7 +208,7 @@ def test_replicas_are_as_far_apart_as_sync_and_ring_mix_say(found):
     assert apart["allreduce"] == apart["allreduce remote"] == 0
     assert 0 < 2 * apart["hybrid"] < apart["no mixing"]
     assert 0 < 2 * apart["hybrid"] < apart["gradients"]
-    assert apart["from outside"] == 0  # twelve steps, of which the last averages
+    assert 0 < apart["from outside"] < apart["no mixing"]
 
 
 def test_bytes_are_those_of_one_send_per_parameter_and_of_an_all_reduce(found):
