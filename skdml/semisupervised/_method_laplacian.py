@@ -363,8 +363,7 @@ def propagated_metric(prior: NDArray, graph: NDArray, graph_weight: float) -> ND
     metric : ndarray of shape (n_features, n_features)
         Positive semi-definite.
     """
-    eigenvalues, vectors = np.linalg.eigh(prior)
-    root = (vectors * np.sqrt(np.maximum(eigenvalues, 0))) @ vectors.T
+    root = clip_negative(prior, power=0.5)
     inner, axes = np.linalg.eigh(root @ graph @ root)
     inner = np.maximum(inner, 0)
     level = inner.mean()
@@ -389,13 +388,12 @@ def factor_metric(metric: NDArray, covariance: NDArray, n_components: int) -> ND
     factor : ndarray of shape (n_features, n_components)
         ``L L' = M`` where no direction is left out.
     """
-    eigenvalues, vectors = np.linalg.eigh(metric)
-    root = (vectors * np.sqrt(np.maximum(eigenvalues, 0))) @ vectors.T
+    root = clip_negative(metric, power=0.5)
     _, axes = np.linalg.eigh(root @ covariance @ root)
     return root @ axes[:, ::-1][:, :n_components]
 
 
-def clip_negative(matrix: NDArray) -> NDArray:
-    """Return the positive semi-definite matrix nearest to a symmetric one."""
+def clip_negative(matrix: NDArray, power: float = 1.0) -> NDArray:
+    """Return the positive semi-definite matrix nearest to a symmetric one, or a power of it."""
     eigenvalues, vectors = np.linalg.eigh(matrix)
-    return (vectors * np.maximum(eigenvalues, 0)) @ vectors.T
+    return (vectors * np.maximum(eigenvalues, 0) ** power) @ vectors.T

@@ -244,16 +244,7 @@ def lazy_greedy(divergences: Any, budget: int, tol: float = 0.0) -> tuple[NDArra
 class _Divergences:
     """The matrix of divergences of some rows; of many, made row by row when asked for."""
 
-    def __init__(
-        self,
-        X: NDArray,
-        cloud: tuple[int, int] | None,
-        p: int,
-        reg: float,
-        solver: str,
-        n_candidates: int | None,
-        rng: np.random.Generator,
-    ) -> None:
+    def __init__(self, X, cloud, p, reg, solver, n_candidates, rng):
         self._near: Any = None  # a sparse matrix of solved pairs
         self._power = p
         if cloud is None:
