@@ -57,7 +57,7 @@ left.set(xlabel="distance d to the ideal document", ylabel="score", ylim=(-1, 0.
 left.legend(frameon=False, fontsize=8)
 
 thesis = {
-    "kernel": "thesis",
+    "kernel": "damped",
     "loss": "warp",
     "query_weights": "per-query",
     "learn_anchors": False,

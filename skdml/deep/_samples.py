@@ -14,9 +14,8 @@ from scipy import sparse
 from sklearn.utils.validation import check_is_fitted
 
 from ..utils._bases import BaseEstimator
-from ..utils._pairs import check_index_pairs
 from ..utils._sklearn import validate_data
-from ..utils.validation import check_scale, check_varies, naming, varying_columns
+from ..utils.validation import check_index_pairs, check_scale, check_varies, naming, varying_columns
 from ._input import flat_shape
 
 # Rows of a file are checked so many bytes, and drawn so many, at a time: with each comes what is

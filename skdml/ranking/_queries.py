@@ -1,17 +1,27 @@
-"""Rows grouped by query, as they come and sorted by relevance."""
+"""Documents by query: grouping, sorting by relevance, and features relative to their query."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import stdtr
+from scipy.stats import false_discovery_control, rankdata
 
-from ..metrics._validation import check_vector
-from ..utils.validation import encode
+from ..utils.validation import check_vector, encode
 
-CUTOFF = 10  # the measure that is learned and watched is NDCG at 10
+CUTOFF = 10  # training and validation measure NDCG at 10
+# Ranks lie between -1 and 1 and are spread evenly; so scaled, they vary as much as z-scores.
+_RANK_SCALE = np.sqrt(3.0)
+# False discovery rate of the choice of features.
+_FALSE_SHARE = 0.05
+# With fewer queries, all features are used.
+_MIN_QUERIES = 10
+# Documents that are further than this from those of fit are as far as can be: squares stay finite.
+_FAR = 1e60
 
 
 @dataclass(frozen=True)
@@ -139,23 +149,10 @@ class RankedQueries:
 def sort_queries(
     features: NDArray, grades: NDArray, queries: Queries
 ) -> tuple[RankedQueries, NDArray]:
-    """Sort the rows of queries with several grades, the only ones that can teach an order.
+    """Sort the rows of queries with several grades; those with one have no order to learn.
 
-    Parameters
-    ----------
-    features : ndarray of shape (n_rows, n_features)
-        The documents, query by query.
-    grades : ndarray of shape (n_rows,)
-        Their relevance, in the same order.
-    queries : Queries
-        Where each query begins.
-
-    Returns
-    -------
-    ranked : RankedQueries
-        The sorted rows.
-    used : ndarray of int
-        The positions in ``queries.ids`` of the queries that are kept.
+    The rows come query by query. Also returns the positions in ``queries.ids`` of the queries that
+    are kept.
     """
     codes = np.repeat(np.arange(len(queries.ids)), queries.sizes)
     best = np.maximum.reduceat(grades, queries.starts[:-1])
@@ -191,6 +188,11 @@ def _first_lower(grades, codes):
     return np.repeat(ends, np.diff(ends, prepend=0))
 
 
+def discounts(position: NDArray) -> NDArray:
+    """Return the discount of DCG at a rank, counted from 0."""
+    return 1 / np.log2(position + 2.0)
+
+
 def positions(scores: NDArray, starts: NDArray) -> NDArray:
     """Return the rank of each row in its query from 0, best score first, ties in row order."""
     sizes = np.diff(starts)
@@ -212,5 +214,260 @@ def mean_ndcg_of(scores: NDArray, ranked: RankedQueries) -> float:
     mirrored = np.arange(len(scores)) - np.repeat(ranked.starts[:-1], sizes)
     back = np.repeat(ranked.starts[1:] - 1, sizes) - mirrored
     position = positions(scores[back], ranked.starts)[back]
-    discount = np.where(position < CUTOFF, 1 / np.log2(position + 2.0), 0.0)
+    discount = np.where(position < CUTOFF, discounts(position), 0.0)
     return float(np.sum(ranked.gains * discount) / ranked.n_queries)
+
+
+@dataclass(frozen=True)
+class Normalizer:
+    """Features of documents relative to the other documents of their query.
+
+    Attributes
+    ----------
+    normalize : {"query", "column", "both"} or None
+        "query" gives z-scores and ranks among the documents of the query, "column" divides by
+        `scale`, "both" gives all three side by side.
+    scale : ndarray of shape (n_features,) or None
+        What `column_scale` found in the training rows.
+    unit : float, default=1.0
+        A factor of all features.
+    used : ndarray of shape (2 or 3, n_features), dtype=bool, default=None
+        With "query" and "both": which z-scores, ranks and scaled values there shall be. None means
+        all.
+    """
+
+    normalize: str | None
+    scale: NDArray | None
+    unit: float = 1.0
+    used: NDArray | None = None
+
+    def features(self, X: NDArray, queries: Queries) -> NDArray:
+        """Return the features of the documents of queries, in the order of ``queries.order``."""
+        return _clip(self.unclipped(X, queries))
+
+    def unclipped(self, X: NDArray, queries: Queries) -> NDArray:
+        """Return the features of documents of any scale, before there is a unit for them."""
+        X = X[queries.order]
+        if self.normalize is None:
+            return X * self.unit
+        if self.normalize == "column":
+            return X * self.unit / self.scale
+        # One row per feature: contiguous in memory.
+        values = np.ascontiguousarray(X.T)
+        used = self.used
+        if used is None:
+            used = np.ones((3 if self.normalize == "both" else 2, len(values)), dtype=bool)
+        counts = used.sum(axis=1)
+        features = np.empty((counts.sum(), len(X)))
+        z_scores, ranks, *scaled = np.split(features, np.cumsum(counts)[:-1])
+        standardise(values[used[0]], queries.starts, self.unit, out=z_scores)
+        rank_values(values[used[1]], queries.starts, _RANK_SCALE * self.unit, out=ranks)
+        if scaled and self.scale is not None:
+            np.multiply(values[used[2]], (self.unit / self.scale[used[2]])[:, None], out=scaled[0])
+        return features.T
+
+    def place(self, X: NDArray, candidates: Candidates) -> NDArray:
+        """Return the features of rows relative to the documents of one query.
+
+        The rows do not change each other's features; the documents themselves get what `features`
+        returns.
+        """
+        with np.errstate(over="ignore"):
+            parts = []
+            if self.normalize in ("query", "both"):
+                parts = [candidates.z_scores(X), _RANK_SCALE * candidates.ranks(X)]
+            if self.normalize != "query":
+                parts.append(X if self.normalize is None else X / self.scale)
+            features = np.hstack(parts)
+            if self.used is not None:
+                features = features[:, self.used.ravel()]
+            return _clip(features * self.unit)
+
+
+def _clip(features):
+    return np.clip(features, -_FAR, _FAR, out=features)
+
+
+def fit_normalizer(
+    X: NDArray, y: NDArray, queries: Queries, normalize: str | None, *, has_unit: bool
+) -> tuple[Normalizer, RankedQueries, NDArray]:
+    """Choose scale, features and unit from the training documents.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n_rows, n_features)
+        The documents.
+    y : ndarray of shape (n_rows,)
+        Their relevance.
+    queries : Queries
+        Their queries.
+    normalize : {"query", "column", "both"} or None
+        See `Normalizer`.
+    has_unit : bool
+        Whether distances are made of order one; if not, columns have the 2-norm 1 with "column",
+        and features are as they are otherwise.
+
+    Returns
+    -------
+    normalizer : Normalizer
+        For other documents.
+    ranked : RankedQueries
+        The training documents of queries with several grades.
+    kept : ndarray of int
+        The positions in ``queries.ids`` of these queries.
+    """
+    scale = column_scale(X) if normalize in ("column", "both") else None
+    normalizer = Normalizer(normalize, scale)
+    features = normalizer.unclipped(X, queries)
+    ranked, kept = sort_queries(features, y[queries.order], queries)
+    if ranked.n_queries == 0:
+        raise ValueError(
+            "y: no query has documents of different relevance, so there is no order to learn."
+        )
+    if normalize in ("query", "both"):
+        used = choose_views(ranked, X.shape[1])
+        features = features.compress(used.ravel(), axis=1)
+        ranked = replace(ranked, features=ranked.features.compress(used.ravel(), axis=1))
+        normalizer = replace(normalizer, used=used)
+    unit = 1.0
+    if has_unit:
+        unit = _unit_of(features, queries)
+    elif normalize == "column":
+        unit = 1 / np.sqrt(len(features))  # the columns have a root mean square of 1
+    ranked = replace(ranked, features=ranked.features * unit)
+    return replace(normalizer, unit=unit), ranked, kept
+
+
+def _unit_of(features, queries):
+    """Return the factor that makes the distance of a document to its query's mean 1, on average."""
+    means = np.add.reduceat(features, queries.starts[:-1]) / queries.sizes[:, None]
+    centred = features - np.repeat(means, queries.sizes, axis=0)
+    largest = np.abs(centred).max()
+    if largest == 0:
+        return 1.0
+    return 1 / (largest * np.sqrt(np.mean(np.sum((centred / largest) ** 2, axis=1))))
+
+
+def column_scale(X: NDArray) -> NDArray:
+    """Return the root mean square of each column, 1 where it is zero."""
+    largest = np.abs(X).max(axis=0)
+    largest[largest == 0] = 1.0
+    scale = largest * np.sqrt(np.mean((X / largest) ** 2, axis=0))
+    return np.where(scale > 0, scale, 1.0)
+
+
+def standardise(values: NDArray, starts: NDArray, unit: float, out: NDArray) -> None:
+    """Write z-scores within segments of each row, times `unit`, to `out`.
+
+    Values that are all the same give zeros.
+    """
+    sizes = np.diff(starts)
+    # Huge values must not overflow when they are squared.
+    largest = np.maximum.reduceat(np.abs(values), starts[:-1], axis=1)
+    largest[largest == 0] = 1.0
+    np.divide(values, np.repeat(largest, sizes, axis=1), out=out)
+    out -= np.repeat(np.add.reduceat(out, starts[:-1], axis=1) / sizes, sizes, axis=1)
+    deviation = np.sqrt(np.add.reduceat(out * out, starts[:-1], axis=1) / sizes)
+    with np.errstate(divide="ignore"):
+        factor = np.where(deviation > 8 * np.finfo(float).eps, unit / deviation, 0.0)
+    out *= np.repeat(factor, sizes, axis=1)
+
+
+def rank_values(values: NDArray, starts: NDArray, unit: float, out: NDArray) -> None:
+    """Write ranks within segments of each row to `out`; equal values share a mean rank.
+
+    Ranks lie between ``-unit``, which would be below all, and ``unit``, above all.
+    """
+    for block, found in zip(_blocks(values, starts), _blocks(out, starts), strict=True):
+        size = block.shape[-1]
+        found[...] = (rankdata(block, axis=-1) - (size + 1) / 2) * (2 * unit / size)
+
+
+def _blocks(array, starts):
+    """Yield views of shape (n_features, n_segments, size): neighbouring segments of one size."""
+    sizes = np.diff(starts)
+    firsts = np.append(np.flatnonzero(np.diff(sizes, prepend=-1)), len(sizes))
+    for first, last in itertools.pairwise(firsts):
+        block = array[:, starts[first] : starts[last]]
+        yield block.reshape(len(array), last - first, sizes[first])
+
+
+def choose_views(ranked: RankedQueries, n_features: int) -> NDArray:
+    """Choose the features that have to do with relevance, and a view of each.
+
+    In each query, the grades are correlated with a column and with its square; over queries, the
+    mean of such a correlation is zero for noise. Features are chosen by the t-tests of this, with
+    the false discovery rate of Benjamini and Hochberg. Z-score and rank say nearly the same: the
+    one with the larger t is used.
+
+    Parameters
+    ----------
+    ranked : RankedQueries
+        Documents with the z-scores of all features, then their ranks, then perhaps other views. A
+        feature that never varies has zeros as z-scores and ranks.
+    n_features : int
+        The number of features.
+
+    Returns
+    -------
+    used : ndarray of shape (n_views, n_features), dtype=bool
+        All, if there are few queries or if no feature would be chosen.
+    """
+    used = np.ones((ranked.features.shape[1] // n_features, n_features), dtype=bool)
+    if ranked.n_queries < _MIN_QUERIES:
+        return used
+    sizes, starts = ranked.sizes, ranked.starts[:-1]
+    highest, lowest = ranked.grades[starts], ranked.grades[ranked.starts[1:] - 1]
+    grades = (ranked.grades - np.repeat(lowest, sizes)) / np.repeat(highest - lowest, sizes)
+    grades -= np.repeat(np.add.reduceat(grades, starts) / sizes, sizes)
+    grades /= np.repeat(np.sqrt(np.add.reduceat(grades**2, starts) * sizes), sizes)
+    columns = ranked.features[:, : 2 * n_features]
+    tests = []
+    for power in (1, 2):
+        found = np.add.reduceat(columns**power * grades[:, None], starts)
+        error = found.std(axis=0, ddof=1) / np.sqrt(len(found))
+        tests.append(np.abs(found.mean(axis=0)) / np.maximum(error, np.finfo(float).eps))
+    t = np.maximum(*tests).reshape(2, n_features)
+    chance = 2 * stdtr(ranked.n_queries - 1, -t.max(axis=0))
+    chosen = false_discovery_control(np.minimum(chance, 1.0)) <= _FALSE_SHARE
+    if not chosen.any():
+        return used
+    used[:] = chosen
+    better_ranks = t[1] > t[0]
+    used[0] &= ~better_ranks
+    used[1] &= better_ranks
+    return used
+
+
+class Candidates:
+    """The documents of one query, among which another one can be placed.
+
+    Parameters
+    ----------
+    documents : ndarray of shape (n_documents, n_features)
+        The documents.
+    """
+
+    def __init__(self, documents: NDArray) -> None:
+        largest = np.abs(documents).max(axis=0)
+        self._unit = np.where(largest > 0, largest, 1.0)  # huge values are not squared
+        scaled = documents / self._unit
+        self._mean, deviation = scaled.mean(axis=0), scaled.std(axis=0)
+        self._varies = deviation > 8 * np.finfo(float).eps
+        self._deviation = np.where(self._varies, deviation, 1.0)
+        self._ordered = np.sort(documents, axis=0)
+
+    def z_scores(self, X: NDArray) -> NDArray:
+        """Return z-scores of rows, by the mean and the deviation of the documents."""
+        z_scores = (X / self._unit - self._mean) / self._deviation
+        z_scores[:, ~self._varies] = 0.0
+        return z_scores
+
+    def ranks(self, X: NDArray) -> NDArray:
+        """Return ranks of rows among the documents, between -1 and 1."""
+        ranks = np.empty_like(X)
+        for column, values, ordered in zip(ranks.T, X.T, self._ordered.T, strict=True):
+            below = np.searchsorted(ordered, values, side="left")
+            not_above = np.searchsorted(ordered, values, side="right")
+            column[:] = (below + not_above) / len(ordered) - 1
+        return ranks

@@ -6,9 +6,10 @@ is absorbed in one place.
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 from sklearn.base import _fit_context
@@ -43,6 +44,30 @@ class EstimatorMixin(CallbackSupportMixin):
     _doc_link_template = DOCUMENTATION + "api/generated/{estimator_module}.{estimator_name}.html"
 
 
+class ClientMixin(BaseEstimator):
+    """Estimators that take a dask `client`, which belongs to its process.
+
+    Clones share it, and nothing that is stored has it. Comes first among the bases.
+    """
+
+    client: Any
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "client": None}
+
+    def __sklearn_clone__(self) -> Self:
+        bare = copy.copy(self)
+        clone = super(ClientMixin, bare).__sklearn_clone__()
+        clone.client = self.client
+        return clone
+
+
+def validate_rows(estimator: BaseEstimator, X: MatrixLike, name: str = "X", **options: Any) -> Any:
+    """Validate dense or sparse rows of float32 or float64, as `validate_data` does."""
+    defaults = {"accept_sparse": "csr", "dtype": [np.float64, np.float32]}
+    return validate_data(estimator, X, name, **{**defaults, **options})
+
+
 def validate_data(estimator: BaseEstimator, X: MatrixLike, name: str = "X", **options: Any) -> Any:
     """Validate rows as scikit-learn does, with errors that always name them."""
     try:
@@ -57,6 +82,7 @@ def validate_data(estimator: BaseEstimator, X: MatrixLike, name: str = "X", **op
 __all__ = [
     "DOCUMENTATION",
     "HAS_CALLBACKS",
+    "ClientMixin",
     "EstimatorMixin",
     "Interval",
     "Options",
@@ -64,4 +90,5 @@ __all__ = [
     "_fit_context",
     "validate_data",
     "validate_params",
+    "validate_rows",
 ]

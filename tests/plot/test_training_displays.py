@@ -56,18 +56,18 @@ def test_curve_with_its_start(wine):
     model = AsymmetricMetricClassifier(max_iter=3, random_state=0).fit(*wine)
     display = ConvergenceDisplay.from_estimator(model)
     assert display.axes_[0].lines[0].get_xdata()[0] == 0
-    np.testing.assert_array_equal(display.axes_[1].lines[0].get_xdata(), model.seconds_curve_)
-    assert (np.diff(model.seconds_curve_) > 0).all()
-    np.testing.assert_array_equal(display.values, model.objective_curve_)
+    np.testing.assert_array_equal(display.axes_[1].lines[0].get_xdata(), model.history_["seconds"])
+    assert (np.diff(model.history_["seconds"]) > 0).all()
+    np.testing.assert_array_equal(display.values, model.history_["objective"])
     display = ConvergenceDisplay.from_estimator(model, measure="validation")
-    np.testing.assert_array_equal(display.values, model.validation_curve_)
+    np.testing.assert_array_equal(display.values, model.history_["validation"])
 
 
 def test_loss_of_a_ranker():
     X, y, qid = make_ranking(n_queries=12, n_features=4, random_state=0)
     model = LocalGMMLRanker(n_metrics=1, max_epochs=3, random_state=0).fit(X, y, qid=qid)
     display = ConvergenceDisplay.from_estimator(model)
-    assert display.values.tolist() == [epoch["loss"] for epoch in model.history_]
+    assert display.values.tolist() == model.history_["loss"]
     assert (np.diff(display.seconds) > 0).all()
 
 
