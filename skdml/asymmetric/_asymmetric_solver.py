@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ..utils._fit import Progress, record
 from ..utils.validation import check_named_array
 from ._maps import Pairs
-from ._neighbors import NO_ROW, find_nearest, infer_sets, tabulate, vote_costs
+from ._neighbor_sets import NO_ROW, find_nearest, infer_sets, tabulate, vote_costs
 
 # Queries in a batch: those of so many steps in a pass, within bounds.
 _STEPS, _MIN_BATCH, _MAX_BATCH = 50, 16, 256
@@ -188,7 +188,6 @@ class Batch:
     database: NDArray
     pairs: Pairs
     loss: NDArray
-    feasible: NDArray
 
 
 def compare(maps: Any, problem: Problem, numbers: NDArray, candidates: NDArray) -> Batch:
@@ -226,7 +225,7 @@ def compare(maps: Any, problem: Problem, numbers: NDArray, candidates: NDArray) 
     entry = np.nonzero(weight)
     n_feasible = max(1, np.count_nonzero(sets.feasible))
     pairs = Pairs(entry[0], place[entry[0], columns[entry]], weight[entry] / n_feasible)
-    return Batch(queries, database, pairs, sets.loss, sets.feasible)
+    return Batch(queries, database, pairs, sets.loss)
 
 
 @dataclass

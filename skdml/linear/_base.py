@@ -28,7 +28,7 @@ from ..utils.validation import (
     check_varies,
     column_bounds,
 )
-from ._metric import MahalanobisMetric, Span, find_span
+from ._mahalanobis import MahalanobisMetric, Span, find_span
 
 # Pairs per block: a number of its own, so that the sums are the same for any n_jobs.
 _BLOCK_PAIRS = 50_000

@@ -14,7 +14,7 @@ from ..utils._fit import FitProgress, fit_method
 from ..utils._sklearn import Interval
 from ..utils._typing import MatrixLike, RandomStateLike
 from ._base import LinearMetricLearner
-from ._metric import geometric_mean
+from ._mahalanobis import geometric_mean
 
 
 class GMMLTransformer(LinearMetricLearner):

@@ -28,7 +28,7 @@ from ..utils.validation import (
     check_scale,
 )
 from ._anchor_model import AnchorModel, QueryWeights, build_model, learn_local_metrics
-from ._queries import (
+from ._documents import (
     Candidates,
     Normalizer,
     RankedQueries,
@@ -37,7 +37,7 @@ from ._queries import (
     group_rows,
     sort_queries,
 )
-from ._training import fit_query_weights, train
+from ._local_gmml_training import fit_query_weights, train
 
 # Held out to choose the epoch where no validation queries are given.
 _HELD_OUT = 0.2

@@ -13,7 +13,7 @@ from sklearn.preprocessing import StandardScaler
 from skdml import GMMLTransformer
 from skdml.constraints import make_pairs
 from skdml.linear._base import ledoit_wolf_shrinkage, prior_inverse
-from skdml.linear._metric import find_span, geometric_mean
+from skdml.linear._mahalanobis import find_span, geometric_mean
 
 rng = np.random.default_rng(0)
 
@@ -107,7 +107,7 @@ def test_span_keeps_distances_and_has_an_orthonormal_basis(make, offset):
 def test_gram_matrix_is_the_same_in_blocks_and_for_any_n_jobs(monkeypatch):
     X = rng.standard_normal((6, 500)).astype(np.float32)
     whole = find_span(X).coordinates
-    monkeypatch.setattr("skdml.linear._metric._BLOCK_BYTES", 8 * 6 * 64)
+    monkeypatch.setattr("skdml.linear._mahalanobis._BLOCK_BYTES", 8 * 6 * 64)
     blocks = find_span(X).coordinates
     np.testing.assert_allclose(blocks @ blocks.T, whole @ whole.T, atol=1e-9)
     assert np.array_equal(find_span(X, n_jobs=2).coordinates, blocks)

@@ -6,7 +6,7 @@ import numpy as np
 
 from skdml.linear import MahalanobisMetric
 from skdml.ranking._anchor_model import LocalMetric, build_model
-from skdml.ranking._queries import group_rows, sort_queries
+from skdml.ranking._documents import group_rows, sort_queries
 
 
 def make_documents(sizes=(7, 4, 9), n_features=3, n_grades=3, seed=0):

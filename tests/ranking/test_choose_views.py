@@ -3,8 +3,8 @@ import pytest
 from scipy.stats import ttest_1samp
 
 from skdml import LocalGMMLRanker
-from skdml.ranking import _queries
-from skdml.ranking._queries import choose_views
+from skdml.ranking import _documents
+from skdml.ranking._documents import choose_views
 from tests.ranking.ranking_toys import sort_documents
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -46,7 +46,7 @@ def test_choice_against_tests_written_out():
                     grades = y[own] - y[own].mean()
                     found.append(grades @ values[own] / np.linalg.norm(grades))
             p[j] = min(p[j], ttest_1samp(found, 0).pvalue)
-    share = _queries._FALSE_SHARE
+    share = _documents._FALSE_SHARE
     bound = max(q for k, q in enumerate(sorted(p), 1) if q <= share * k / len(p))
     np.testing.assert_array_equal(choose(X, y, qid), p <= bound)
 

@@ -12,7 +12,7 @@ from skdml.ranking._anchor_model import (
     damped_scores,
     gaussian_scores,
 )
-from skdml.ranking._training import draw_violators
+from skdml.ranking._local_gmml_training import draw_violators
 from tests.ranking.ranking_toys import finite_differences, random_metric
 
 pytestmark = pytest.mark.filterwarnings("error")

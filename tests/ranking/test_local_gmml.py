@@ -12,7 +12,7 @@ from skdml import LocalGMMLRanker
 from skdml.datasets import make_ranking
 from skdml.metrics import mean_ndcg
 from skdml.ranking import _anchor_model, _local_gmml
-from skdml.ranking._queries import group_rows
+from skdml.ranking._documents import group_rows
 
 pytestmark = pytest.mark.filterwarnings("error:::skdml")
 

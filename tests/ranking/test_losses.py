@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from skdml.metrics import mean_ndcg
-from skdml.ranking import _training
-from skdml.ranking._queries import CUTOFF, group_rows, mean_ndcg_of, positions, sort_queries
-from skdml.ranking._training import (
+from skdml.ranking import _local_gmml_training
+from skdml.ranking._documents import CUTOFF, group_rows, mean_ndcg_of, positions, sort_queries
+from skdml.ranking._local_gmml_training import (
     draw_violators,
     lambda_loss,
     pair_loss,
@@ -320,7 +320,7 @@ def test_rank_weight_is_a_sum_of_discounts():
 
 def test_a_row_has_all_lower_rows_of_its_query_as_partners():
     ranked = make_ranked((7, 4, 9, 2))
-    better, worse = _training._pairs(ranked)
+    better, worse = _local_gmml_training._pairs(ranked)
     expected = {
         (i, j)
         for rows in query_slices(ranked)

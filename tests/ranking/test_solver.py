@@ -6,8 +6,8 @@ import pytest
 from skdml.datasets import make_ranking
 from skdml.linear import MahalanobisMetric
 from skdml.ranking._anchor_model import LocalMetric, build_model, learn_local_metric
-from skdml.ranking._queries import mean_ndcg_of
-from skdml.ranking._training import fit_query_weights, gradients, train
+from skdml.ranking._documents import mean_ndcg_of
+from skdml.ranking._local_gmml_training import fit_query_weights, gradients, train
 from skdml.utils._fit import Progress
 from tests.ranking.ranking_toys import (
     finite_differences,

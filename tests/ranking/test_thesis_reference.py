@@ -16,7 +16,7 @@ from skdml import LocalGMMLRanker
 from skdml.metrics import mean_ndcg
 from skdml.ranking import _anchor_model, _local_gmml
 from skdml.ranking._anchor_model import build_model, learn_local_metric
-from skdml.ranking._training import fit_query_weights
+from skdml.ranking._local_gmml_training import fit_query_weights
 from tests.ranking.ranking_toys import make_documents, ndcg_of_order, sort_documents
 
 pytestmark = pytest.mark.filterwarnings("error")

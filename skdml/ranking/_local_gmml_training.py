@@ -14,7 +14,7 @@ from scipy.special import expit
 
 from ..utils._fit import Adam, Progress, record
 from ._anchor_model import AnchorModel
-from ._queries import RankedQueries, discounts, mean_ndcg_of, positions
+from ._documents import RankedQueries, discounts, mean_ndcg_of, positions
 
 # Queries of a batch: fewer where there are few, so that an epoch has some steps.
 _MIN_BATCH, _MAX_BATCH = 8, 32
