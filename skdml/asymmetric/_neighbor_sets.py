@@ -256,7 +256,8 @@ def find_nearest(
         candidates[asked, n_own + n_near : n_own + n_near + drawn.shape[1]] = drawn
     table = distances[:, :, :k].copy()
     distances[np.arange(len(queries)), query_labels] = np.inf
-    near = _smallest(distances, rows, n_near)
+    shape = len(queries), -1
+    _, near = _smallest(distances.reshape(shape), rows.reshape(shape), n_near)
     candidates[:, n_own : n_own + n_near] = near
     drawn = candidates[:, n_own + n_near :]
     drawn[(drawn[:, :, None] == near[:, None]).any(axis=2)] = NO_ROW
@@ -281,18 +282,15 @@ def _nearest_rows(queries, database, rows, n_wanted, excluded, n_jobs):
     missing = ((0, 0), (0, max(0, n_wanted - n_found)))
     distances = np.pad(distances, missing, constant_values=np.inf)
     found = np.pad(found, missing, constant_values=NO_ROW)
-    order = np.argsort(distances, axis=1, kind="stable")[:, :n_wanted]
-    distances = np.take_along_axis(distances, order, axis=1)
-    found = np.take_along_axis(found, order, axis=1)
-    return distances, np.where(np.isfinite(distances), found, NO_ROW)
+    return _smallest(distances, found, n_wanted)
 
 
 def _smallest(distances, rows, n_wanted):
-    """Return the rows of the smallest distances of each query, `NO_ROW` for infinite ones."""
-    distances, rows = distances.reshape(len(rows), -1), rows.reshape(len(rows), -1)
+    """Return the smallest distances of each query and their rows, `NO_ROW` for infinite ones."""
     order = np.argsort(distances, axis=1, kind="stable")[:, :n_wanted]
-    finite = np.isfinite(np.take_along_axis(distances, order, axis=1))
-    return np.where(finite, np.take_along_axis(rows, order, axis=1), NO_ROW)
+    distances = np.take_along_axis(distances, order, axis=1)
+    rows = np.take_along_axis(rows, order, axis=1)
+    return distances, np.where(np.isfinite(distances), rows, NO_ROW)
 
 
 def tabulate(distances: NDArray, labels: NDArray, n_classes: int, k: int) -> tuple:

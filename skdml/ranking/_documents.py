@@ -50,10 +50,8 @@ class Queries:
     def by_size(self) -> Queries:
         """Return the same queries, small ones first: what is sorted by size is faster to rank."""
         by_size = np.argsort(self.sizes, kind="stable")
-        sizes = self.sizes[by_size]
-        starts = np.append(0, np.cumsum(sizes))
-        shift = np.repeat(self.starts[by_size] - starts[:-1], sizes)
-        return Queries(self.ids[by_size], self.order[np.arange(starts[-1]) + shift], starts)
+        rows, starts, _ = _locate(self.starts, by_size)
+        return Queries(self.ids[by_size], self.order[rows], starts)
 
     def chunks(self, n_rows: int) -> Iterator[Queries]:
         """Yield the queries in parts of about that many rows; a longer one is a part of its own."""
@@ -129,7 +127,7 @@ class RankedQueries:
 
     def take(self, numbers: NDArray) -> RankedQueries:
         """Return some of the queries, in the order of `numbers`."""
-        rows, starts, shift = self.locate(numbers)
+        rows, starts, shift = _locate(self.starts, numbers)
         return RankedQueries(
             self.features[rows],
             self.grades[rows],
@@ -138,12 +136,17 @@ class RankedQueries:
             self.lower[rows] - shift,
         )
 
-    def locate(self, numbers: NDArray) -> tuple[NDArray, NDArray, NDArray]:
-        """Return the rows of some queries, where each begins among them, and how far each moved."""
-        sizes = self.sizes[numbers]
-        starts = np.append(0, np.cumsum(sizes))
-        shift = np.repeat(self.starts[numbers] - starts[:-1], sizes)
-        return np.arange(starts[-1]) + shift, starts, shift
+    def rows(self, numbers: NDArray) -> NDArray:
+        """Return the rows of some queries."""
+        return _locate(self.starts, numbers)[0]
+
+
+def _locate(starts, numbers):
+    """Return the rows of some queries, where each begins among them, and how far each moved."""
+    sizes = np.diff(starts)[numbers]
+    new_starts = np.append(0, np.cumsum(sizes))
+    shift = np.repeat(starts[numbers] - new_starts[:-1], sizes)
+    return np.arange(new_starts[-1]) + shift, new_starts, shift
 
 
 def sort_queries(

@@ -406,16 +406,13 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
             query, "query", accept_sparse="csr", dtype=np.float64, ensure_2d=False
         )
         query = as_dense(query, "query")
-        if (
-            query.ndim != 2
-            or query.shape[1] != self.n_features_in_
-            or len(query) not in (1, n_rows)
-        ):
+        one, each = (1, self.n_features_in_), (n_rows, self.n_features_in_)
+        if query.shape not in (one, each):
             raise ValueError(
-                f"query has shape {query.shape}, expected (1, {self.n_features_in_}) or "
-                f"({n_rows}, {self.n_features_in_}): one row for all documents or one for each."
+                f"query has shape {query.shape}, expected {one} or {each}: one row for all "
+                "documents or one for each."
             )
-        return np.broadcast_to(query, (n_rows, query.shape[1]))
+        return np.broadcast_to(query, each)
 
     def _score_chunk(self, X, chunk, unnamed, examples):
         """Return the scores of whole queries, in the order of `chunk.order`."""

@@ -84,7 +84,7 @@ def train(
         for first in range(0, len(order), batch_size):
             numbers = order[first : first + batch_size]
             current = replace(model, **optimizer.present)
-            known = None if quadratic is None else quadratic[ranked.locate(numbers)[0]]
+            known = None if quadratic is None else quadratic[ranked.rows(numbers)]
             value, gradient = gradients(current, ranked.take(numbers), known, learned, loss, rng)
             optimizer.descend(gradient)
             total += value * len(numbers)
