@@ -71,7 +71,7 @@ def test_loss_of_a_ranker():
     assert (np.diff(display.seconds) > 0).all()
 
 
-def test_epochs_of_networks_add_up():
+def test_training_of_networks():
     pytest.importorskip("torch")
     from skdml import DeepMetricEmbedder, SSDMLEmbedder, WassersteinGenerator
 
@@ -80,21 +80,19 @@ def test_epochs_of_networks_add_up():
         max_epochs=2, embedding_dim=4, validation_fraction=0.3, random_state=0
     ).fit(X, y)
     display = ConvergenceDisplay.from_estimator(model)
-    assert display.values.tolist() == [epoch["train_loss"] for epoch in model.history_]
-    assert (
-        display.seconds.tolist() == np.cumsum([epoch["dur"] for epoch in model.history_]).tolist()
-    )
+    assert display.values.tolist() == model.history_["train_loss"]
+    assert list(display.seconds) == model.history_["seconds"]
     assert sorted(read_curves(model)[0]) == ["train_loss", "valid_recall"]
 
     partly = np.where(np.arange(60) < 9, y, -1)
     model = SSDMLEmbedder(max_epochs=2, n_components=2, random_state=0).fit(X, partly)
     display = ConvergenceDisplay.from_estimator(model)
-    assert display.values.tolist() == [epoch["loss"] for epoch in model.history_]
+    assert display.values.tolist() == model.history_["loss"]
     assert len(display.axes_) == 2
 
     model = WassersteinGenerator(max_iter=3, batch_size=16, random_state=0).fit(X)
     display = ConvergenceDisplay.from_estimator(model)
-    np.testing.assert_array_equal(display.values, model.wasserstein_curve_)
+    np.testing.assert_array_equal(display.values, model.history_["wasserstein"])
     assert display.axes_[0].lines[0].get_xdata()[0] == 1
 
 
@@ -111,7 +109,7 @@ def test_figures_noted_elsewhere(pyplot):
 
 
 def test_estimator_without_a_history(wine):
-    with pytest.raises(ValueError, match="GMMLTransformer has neither"):
+    with pytest.raises(ValueError, match="GMMLTransformer has no `history_`"):
         ConvergenceDisplay.from_estimator(GMMLTransformer(random_state=0).fit(*wine))
     with pytest.raises(NotFittedError):
         ConvergenceDisplay.from_estimator(DITMLTransformer())
