@@ -202,7 +202,7 @@ def make_row(kind, name, measure, results):
 
 def fit_letter(X, y):
     model = AsymmetricMetricClassifier(random_state=0).fit(X, y)
-    return {"objective": model.objective_curve_[-1], "n_iter": model.n_iter_}
+    return {"objective": model.history_["objective"][-1], "n_iter": model.n_iter_}
 
 
 def run_letter(options):

@@ -210,7 +210,7 @@ class Method:
 
 
 THESIS_SETTINGS = {
-    "kernel": "thesis",
+    "kernel": "damped",
     "loss": "warp",
     "query_weights": "per-query",
     "learn_anchors": False,

@@ -1,14 +1,12 @@
 """Supervision as pairs and triplets of rows.
 
-Metric learners are taught by pairs of rows that should be near (+1) or far (-1), or by
+Metric learners learn from pairs of rows that should be near (+1) or far (-1), or by
 triplets whose first row should be nearer to the second than to the third. The functions here
-draw them from class labels, and check those that a user brings along. Rows are always named
+draw them from class labels, and check those that a user gives. Rows are always named
 by their index.
 """
 
 from __future__ import annotations
-
-import warnings
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,9 +16,11 @@ from sklearn.utils import check_random_state
 from .utils._typing import MatrixLike, RandomStateLike
 from .utils.validation import (
     check_class_labels,
+    check_count,
     check_named_array,
+    check_pairs,
+    check_row_labels,
     encode,
-    naming,
     unit_for_squares,
 )
 
@@ -68,7 +68,7 @@ def make_pairs(
     n_samples = len(order)
     if n_constraints is None:
         n_constraints = min(20 * n_samples, 1_000_000)
-    _check_count("n_constraints", n_constraints, minimum=2)
+    check_count(n_constraints, "n_constraints", minimum=2)
     _check_classes(np.bincount(codes))
     rng = check_random_state(random_state)
 
@@ -127,14 +127,12 @@ def make_local_pairs(
     array([ 1, -1])
     """
     X = check_named_array(X, "X", accept_sparse="csr", dtype=[np.float64, np.float32])
-    codes = _class_codes(y)
     n_samples = X.shape[0]
-    if len(codes) != n_samples:
-        raise ValueError(f"y has {len(codes)} entries for {n_samples} rows of X.")
+    codes = _class_codes(check_row_labels(y, n_samples))
     if n_constraints is None:
         n_constraints = min(20 * n_samples, 1_000_000)
-    _check_count("n_constraints", n_constraints, minimum=2)
-    _check_count("n_neighbors", n_neighbors, minimum=1)
+    check_count(n_constraints, "n_constraints", minimum=2)
+    check_count(n_neighbors, "n_neighbors")
     _check_classes(np.bincount(codes))
     unit = unit_for_squares(X)
     X = X if unit == 1 else X.astype(np.float64) / unit
@@ -205,7 +203,7 @@ def make_triplets(
     (3, 3)
     """
     codes, order, end = _sorted_classes(y)
-    _check_count("n_triplets", n_triplets, minimum=1)
+    check_count(n_triplets, "n_triplets")
     n_samples = len(order)
     rng = check_random_state(random_state)
 
@@ -233,115 +231,6 @@ def make_triplets(
     negative = number % n_negatives[anchor]
     negative += np.where(negative >= start[anchor], size[anchor], 0)  # steps over its class
     return order[np.column_stack([anchor, positive, negative])]
-
-
-def check_pairs(
-    pairs: ArrayLike, pair_labels: ArrayLike | None, n_samples: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Check index pairs and their labels, and drop those that say nothing.
-
-    A row paired with itself and a pair given twice with the same label are dropped, a pair
-    given with both labels is kept; each case gives one warning that counts them.
-
-    Parameters
-    ----------
-    pairs : array-like of shape (n_pairs, 2)
-        Row indices in 0 .. n_samples - 1.
-    pair_labels : array-like of shape (n_pairs,)
-        +1 for similar, -1 for dissimilar.
-    n_samples : int
-        The number of rows that `pairs` may name.
-
-    Returns
-    -------
-    pairs : ndarray of shape (n_kept, 2)
-        The smaller index first.
-    pair_labels : ndarray of shape (n_kept,)
-        +1 or -1.
-
-    Examples
-    --------
-    >>> from skdml.constraints import check_pairs
-    >>> check_pairs([[0, 1], [2, 0]], [1, -1], n_samples=3)
-    (array([[0, 1], [0, 2]]), array([ 1, -1]))
-    """
-    if pair_labels is None:
-        raise ValueError("pair_labels is missing: pass +1 (similar) or -1 (dissimilar) per pair.")
-    _check_count("n_samples", n_samples, minimum=1)
-    with naming("pairs"):
-        pairs = np.asarray(pairs)
-    if pairs.ndim != 2 or pairs.shape[1] != 2:
-        raise ValueError(
-            f"pairs must be row indices of shape (n_pairs, 2), got an array of shape {pairs.shape}."
-        )
-    if not len(pairs):
-        raise ValueError("pairs is empty: at least one similar and one dissimilar pair are needed.")
-    if pairs.dtype.kind not in "iu":
-        raise TypeError(
-            f"pairs must hold integer row indices into X, got dtype {pairs.dtype}. Pairs of "
-            "feature vectors are for pair_distance; fit takes X and index pairs."
-        )
-    with naming("pair_labels"):
-        labels = np.asarray(pair_labels)
-        if labels.dtype.kind == "O":
-            labels = labels.astype(np.float64)
-    if labels.dtype.kind not in "biuf":
-        raise TypeError(
-            f"pair_labels must be numbers, +1 (similar) or -1 (dissimilar), got dtype "
-            f"{labels.dtype}."
-        )
-    if labels.ndim != 1:
-        raise ValueError(f"pair_labels must have one dimension, got shape {labels.shape}.")
-    if len(labels) != len(pairs):
-        raise ValueError(
-            f"pair_labels has {len(labels)} entries for {len(pairs)} pairs: one label per pair "
-            "is needed."
-        )
-    wrong = (labels != 1) & (labels != -1)
-    if wrong.any():
-        odd = np.unique(labels[wrong])[:5]
-        raise ValueError(
-            f"pair_labels must be +1 (similar) or -1 (dissimilar), got {odd.tolist()} as well."
-        )
-    if pairs.min() < 0 or pairs.max() >= n_samples:
-        raise ValueError(
-            f"pairs names rows {pairs.min()} to {pairs.max()}, but X has {n_samples} samples "
-            f"(rows 0 to {n_samples - 1})."
-        )
-    pairs = np.sort(pairs.astype(np.int64), axis=1)
-    labels = labels.astype(np.int64)
-
-    itself = pairs[:, 0] == pairs[:, 1]
-    _warn_dropped(itself, "paired a row with itself")
-    pairs, labels = pairs[~itself], labels[~itself]
-
-    number = pairs[:, 0] * n_samples + pairs[:, 1]
-    _, first = np.unique(number * 2 + (labels > 0), return_index=True)
-    repeated = np.ones(len(pairs), dtype=bool)
-    repeated[first] = False
-    _warn_dropped(repeated, "were given before with the same label")
-    pairs, labels, number = pairs[~repeated], labels[~repeated], number[~repeated]
-
-    contradictory = len(number) - len(np.unique(number))
-    if contradictory:
-        warnings.warn(
-            f"{contradictory} pairs are labelled both similar and dissimilar; both are kept.",
-            stacklevel=3,
-        )
-    for sign, kind in ((1, "similar (+1)"), (-1, "dissimilar (-1)")):
-        if not (labels == sign).any():
-            raise ValueError(f"pair_labels has no {kind} pair left: both kinds are needed.")
-    return pairs, labels
-
-
-def _warn_dropped(dropped, reason):
-    if dropped.any():
-        warnings.warn(f"{dropped.sum()} of {len(dropped)} pairs {reason} and were dropped.")
-
-
-def _check_count(name, value, minimum):
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < minimum:
-        raise ValueError(f"{name} must be an integer of at least {minimum}, got {value!r}.")
 
 
 def _check_classes(counts):

@@ -85,9 +85,9 @@ def test_local_pairs_against_a_search_by_hand():
 
 def test_local_pairs_bad_input():
     X = np.eye(4)
-    with pytest.raises(ValueError, match="y has 3 entries for 4 rows"):
+    with pytest.raises(ValueError, match="y has 3 labels for 4 rows of X"):
         make_local_pairs(X, [0, 0, 1])
-    with pytest.raises(ValueError, match="n_neighbors must be an integer"):
+    with pytest.raises(ValueError, match="n_neighbors must be at least 1"):
         make_local_pairs(X, [0, 0, 1, 1], n_neighbors=0)
     with pytest.raises(ValueError, match="one class"):
         make_local_pairs(X, [0, 0, 0, 0])
@@ -139,9 +139,15 @@ def test_labels_without_pairs(y, message):
         make_triplets(y, 10)
 
 
-@pytest.mark.parametrize("value", [0, 1, -3, 2.5, True, "many"])
+@pytest.mark.parametrize("value", [2.5, True, "many"])
+def test_what_is_no_number_names_the_parameter(value):
+    with pytest.raises(TypeError, match="n_constraints must be an integer of at least 2"):
+        make_pairs([0, 0, 1], value)
+
+
+@pytest.mark.parametrize("value", [0, 1, -3])
 def test_bad_number_names_the_parameter(value):
-    with pytest.raises(ValueError, match="n_constraints must be an integer of at least 2"):
+    with pytest.raises(ValueError, match="n_constraints must be at least 2"):
         make_pairs([0, 0, 1], value)
 
 
@@ -187,5 +193,7 @@ def test_check_pairs_names_what_is_wrong(pairs, labels, error, message):
 
 @pytest.mark.parametrize("n_samples", ["many", 2.5, np.array([3, 4]), 0])
 def test_check_pairs_names_a_wrong_number_of_samples(n_samples):
-    with pytest.raises(ValueError, match="n_samples must be an integer"):
+    with pytest.raises(
+        (TypeError, ValueError), match=r"n_samples must be (a positive integer|at least 1)"
+    ):
         check_pairs([[0, 1], [1, 2]], [1, -1], n_samples)

@@ -91,7 +91,7 @@ scores: NDArray[Any] = ranker.predict(documents, qid=qid, query=documents[:1])
 ndcg: float = ranker.score(documents, grades, qid=qid) + mean_ndcg(grades, scores, qid, k=5)
 ranker = ranker.set_fit_request(qid=True).set_score_request(qid=True).set_predict_request(qid=True)
 first: MahalanobisMetric = ranker.metrics_[0]
-last: dict[str, Any] = ranker.history_[-1]
+losses: list[float] = ranker.history_["loss"]
 
 # Networks
 deep = DeepMetricEmbedder("mlp", max_epochs=2, loss__margin=0.2, module__hidden=(8,))

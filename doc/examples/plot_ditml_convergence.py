@@ -30,18 +30,14 @@ print(f"similar: at most {near:.1f}, dissimilar: at least {far:.1f}")
 # %%
 # The solvers
 # -----------
-# The estimator calls these functions for you. We call them ourselves, since `record=True` keeps the
-# whole path: after every round the Bregman divergence from the solution to the metric of the
+# The estimator calls these functions for you. We call them ourselves, since `divergence=True` keeps
+# the whole path: after every round the Bregman divergence from the solution to the metric of the
 # round (and to its bounds, which may give way). It is zero at the solution only.
 
 # These modules are internal: their names may change without notice.
-from skdml.linear._logdet import LogDetProblem
-from skdml.linear._logdet_solvers import (
-    solve_newton,
-    solve_parallel,
-    solve_sequential,
-)
-from skdml.linear._pairs import PairDifferences
+from skdml.linear._base import PairDifferences
+from skdml.linear._logdet import LogDetProblem, solve_newton
+from skdml.linear._projections import solve_parallel, solve_sequential
 
 problem = LogDetProblem(
     differences=PairDifferences(X, pairs),
@@ -52,9 +48,9 @@ problem = LogDetProblem(
 )
 solve_newton(problem, max_iter=1)  # the first call of all is slow
 results = {
-    "sequential": solve_sequential(problem, tol=1e-10, record=True),
-    "parallel": solve_parallel(problem, tol=1e-10, record=True),
-    "newton": solve_newton(problem, tol=1e-10, record=True),
+    "sequential": solve_sequential(problem, tol=1e-10, divergence=True),
+    "parallel": solve_parallel(problem, tol=1e-10, divergence=True),
+    "newton": solve_newton(problem, tol=1e-10, divergence=True),
 }
 for name, result in results.items():
     print(

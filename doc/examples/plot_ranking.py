@@ -41,8 +41,8 @@ RankingDisplay.from_estimator(
 )
 
 # %%
-# Why the thesis's kernel is not the default
-# ------------------------------------------
+# Why the damped kernel of the thesis is not the default
+# ------------------------------------------------------
 # Its score of a document at distance d from an ideal one is :math:`-d e^{-d}`, which is best at
 # d = 0, worst at d = 1, and good again far away. Ours falls all the way. What that does depends on
 # the unit of the features: the larger the distances, the more documents lie on the wrong side.
@@ -51,13 +51,13 @@ from matplotlib import pyplot as plt
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(7.4, 3.2), layout="constrained")
 d = np.linspace(0, 5, 200)
-left.plot(d, -d * np.exp(-d), "--", color="#D55E00", label=r"thesis: $-d e^{-d}$")
+left.plot(d, -d * np.exp(-d), "--", color="#D55E00", label=r"damped: $-d e^{-d}$")
 left.plot(d, -(d**2) / 10, color="#0072B2", label=r"gaussian: $-\rho d^2$")
 left.set(xlabel="distance d to the ideal document", ylabel="score", ylim=(-1, 0.1))
 left.legend(frameon=False, fontsize=8)
 
 thesis = {
-    "kernel": "thesis",
+    "kernel": "damped",
     "loss": "warp",
     "query_weights": "per-query",
     "learn_anchors": False,

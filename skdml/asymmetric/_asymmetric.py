@@ -20,20 +20,19 @@ from ..utils._bases import (
     TransformerMixin,
 )
 from ..utils._fit import FitProgress, fit_method
-from ..utils._sklearn import EstimatorMixin, Interval, StrOptions, validate_data
+from ..utils._sklearn import EstimatorMixin, Interval, StrOptions, validate_rows
 from ..utils._typing import MatrixLike, RandomStateLike, Request
-from ..utils.validation import as_dense, check_scale, check_varies
-from ._asymmetric_solver import Problem, hold_out, train
-from ._initial import aligned_map, given_maps, initial_map
-from ._input import (
-    check_costs,
-    check_modules,
-    check_neighbors,
-    check_same_kind,
-    encode_labels,
-    encode_query_labels,
+from ..utils.validation import (
+    as_dense,
+    check_given,
+    check_row_labels,
+    check_scale,
+    check_varies,
+    encode_classes,
+    encode_known,
 )
-from ._maps import LinearMaps
+from ._asymmetric_solver import Problem, check_costs, check_neighbors, hold_out, train
+from ._maps import check_modules, find_starts
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -127,16 +126,13 @@ class AsymmetricMetricClassifier(
         Subtracted from database rows before V, their mean. Not there with modules.
     query_module_, database_module_ : torch.nn.Module
         The trained modules, where modules were given.
-    objective_curve_ : ndarray of shape (`n_iter_` + 1,)
-        The objective at the start and after each iteration, exact, of the queries that are
-        trained on. It never rises: what does not lower it is taken back. With modules this holds
-        after the first half of `max_iter`, as networks with random weights start with all points in
-        nearly one place.
-    validation_curve_ : ndarray of shape (`n_iter_` + 1,)
-        The mean cost of the votes for held-out queries, likewise: their share of wrong votes,
-        without `cost_matrix`. For all queries if none are held out.
-    seconds_curve_ : ndarray of shape (`n_iter_` + 1,)
-        Seconds since the start of the training, likewise.
+    history_ : dict of str to list
+        At the start and after each iteration: "objective", exact, of the queries that are trained
+        on; "validation", the mean cost of the votes for held-out queries (their share of wrong
+        votes, without `cost_matrix`), or for all queries if none are held out; "seconds" since
+        the start of training. The objective never rises, as iterations that do not lower it are
+        rejected; with modules this holds after the first half of `max_iter`, as networks with
+        random weights start with all points in nearly one place.
     n_infeasible_ : int
         Queries that are skipped: their class is too small to win among k neighbours.
     n_iter_ : int
@@ -203,9 +199,7 @@ class AsymmetricMetricClassifier(
     _neighbors: KNeighborsClassifier
     query_module_: Module
     database_module_: Module
-    objective_curve_: NDArray
-    validation_curve_: NDArray
-    seconds_curve_: NDArray
+    history_: dict[str, list[float]]
     n_infeasible_: int
     n_iter_: int
     classes_: NDArray
@@ -257,8 +251,6 @@ class AsymmetricMetricClassifier(
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
-    # Fit
-
     @fit_method
     def fit(
         self,
@@ -294,38 +286,29 @@ class AsymmetricMetricClassifier(
             if hasattr(self, name):
                 delattr(self, name)
         named = not with_modules and isinstance(self.init, str)
-        aligned = named and not (self.symmetric or problem.same_rows)
-        n_trainings = 2 if aligned else 1
+        n_trainings = 2 if named and not (self.symmetric or problem.same_rows) else 1
         with FitProgress(self, total=n_trainings * self.max_iter, X=X, y=y) as progress:
             fit_maps = self._fit_modules if with_modules else self._fit_linear
-            training = fit_maps(problem, rng, progress)
+            training, attributes = fit_maps(problem, rng, progress)
             if training.n_infeasible == len(problem.queries):
                 raise ValueError(
                     f"n_neighbors={self.n_neighbors}: no training query has a set of neighbours "
                     "that its class would win. Choose fewer neighbours."
                 )
-            self.objective_curve_ = np.array(training.objective_curve)
-            self.validation_curve_ = np.array(training.vote_curve)
-            self.seconds_curve_ = np.array(training.seconds_curve)
-            self.n_iter_ = len(self.objective_curve_) - 1
+            self.__dict__.update(attributes)
+            self.history_ = training.history
+            self.n_iter_ = len(training.history["objective"]) - 1
             self.n_infeasible_ = training.n_infeasible
         return self
 
     def _check_problem(self, X, y, X_query, y_query, rng):
         """Validate the input of `fit`."""
-        name = type(self).__name__
-        X = as_dense(
-            validate_data(
-                self,
-                X,
-                accept_sparse="csr",
-                dtype=[np.float64, np.float32],
-                ensure_min_samples=2,
-            )
-        )
+        name, hint = type(self).__name__, " Pass the class of each row of X."
+        X = as_dense(validate_rows(self, X, ensure_min_samples=2))
         check_scale(X)
         check_varies(X)
-        self.classes_, codes = encode_labels(y, len(X), name)
+        check_given(y, name, hint)
+        self.classes_, codes = encode_classes(y, len(X))
         if X_query is None:
             if y_query is not None:
                 raise ValueError("y_query was given without X_query: pass both.")
@@ -333,7 +316,8 @@ class AsymmetricMetricClassifier(
         else:
             queries = self._check_rows(X_query, "X_query")
             check_scale(queries, "X_query")  # squares of tiny ones would be lost
-            query_codes = encode_query_labels(y_query, len(queries), self.classes_, name)
+            check_given(y_query, name, hint.replace("X", "X_query"), "y_query")
+            query_codes = encode_known(y_query, self.classes_, len(queries), "y_query", "X_query")
         check_neighbors(self.n_neighbors, self.n_candidates, codes)
         return Problem(
             queries=queries,
@@ -344,74 +328,53 @@ class AsymmetricMetricClassifier(
             held_out=hold_out(query_codes, self.validation_fraction, rng),
             costs=check_costs(self.cost_matrix, len(self.classes_)),
             n_neighbors=int(self.n_neighbors),
+            C=self.C,
+            n_candidates=self.n_candidates,
+            max_iter=self.max_iter,
+            tol=self.tol,
+            n_jobs=self.n_jobs,
         )
 
     def _check_rows(self, X, name="X"):
         """Validate rows of any other method than `fit`, or any other rows than X."""
-        X = validate_data(
-            self, X, name, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False
-        )
+        X = validate_rows(self, X, name, reset=False)
         check_scale(X, name, may_be_small=True)
         return as_dense(X, name)
 
     def _fit_linear(self, problem, rng, progress):
         """Learn U and V, of centred rows in a unit that C and lr can rely on."""
-        X, n_features = problem.database, problem.database.shape[1]
-        self.database_mean_ = X.mean(axis=0, dtype=np.float64)
-        self.query_mean_ = self.database_mean_
+        database_mean = problem.database.mean(axis=0, dtype=np.float64)
+        query_mean = database_mean
         if not self.symmetric:
-            self.query_mean_ = problem.queries.mean(axis=0, dtype=np.float64)
-        given, X = problem, X - self.database_mean_
+            query_mean = problem.queries.mean(axis=0, dtype=np.float64)
+        X = problem.database - database_mean
         unit = np.sqrt(np.mean(np.sum(X**2, axis=1)))
-        queries = (problem.queries - self.query_mean_) / unit
-        problem = replace(problem, queries=queries, database=X / unit)
-        if isinstance(self.init, str):
-            starts = self._find_starts(problem)
-        else:
-            U, V = given_maps(self.init, self.n_components, n_features, self.symmetric)
-            starts = [LinearMaps(U * unit, V * unit, self.symmetric)]
+        queries = (problem.queries - query_mean) / unit
+        scaled = replace(problem, queries=queries, database=X / unit)
 
         def attributes(maps):
             U, V = maps.U / unit, maps.V / unit
-            neighbors = self._index((given.database - self.database_mean_) @ V.T, given.labels)
-            return {"query_components_": U, "database_components_": V, "_neighbors": neighbors}
+            return {
+                "query_mean_": query_mean,
+                "database_mean_": database_mean,
+                "query_components_": U,
+                "database_components_": V,
+                "_neighbors": self._index(X @ V.T, problem.labels),
+            }
 
         trainings = []
-        for maps in starts:
+        for maps in find_starts(self.init, self.n_components, self.symmetric, scaled, unit):
             lr = _LR if self.lr is None else self.lr
             lr *= np.sqrt((np.mean(maps.U**2) + np.mean(maps.V**2)) / 2)
             n_tied = self.max_iter // 2 if maps.symmetric and not self.symmetric else None
             with np.errstate(over="ignore", invalid="ignore"):  # steps too long are an error there
-                training = self._train(maps, problem, lr, rng, progress, attributes, n_tied=n_tied)
+                training = train(maps, scaled, lr, rng, progress, attributes, n_tied=n_tied)
             trainings.append(training)
         # The first is the simpler model: another one must be better by a standard error.
         training = trainings[0]
         if trainings[-1].vote_cost < training.vote_cost - training.vote_error:
             training = trainings[-1]
-        self.__dict__.update(attributes(training.maps))
-        return training
-
-    def _find_starts(self, problem):
-        """Return one map for both sides and, where these differ, aligned maps."""
-        X, trained = problem.database, ~problem.held_out
-        V = initial_map(self.init, X, self._choose_components(X))
-        starts = [LinearMaps(V, V, symmetric=True)]
-        if not (self.symmetric or problem.same_rows):
-            queries, labels = problem.queries[trained], problem.query_labels[trained]
-            U = aligned_map(V, X, problem.labels, queries, labels, problem.n_neighbors)
-            starts.append(LinearMaps(U, V, symmetric=False))
-        return starts
-
-    def _choose_components(self, X):
-        most = min(X.shape) if self.init == "pca" else X.shape[1]
-        if self.n_components is None:
-            return most
-        if self.n_components > most:
-            raise ValueError(
-                f"n_components={self.n_components} is more than init={self.init!r} has: X of shape "
-                f"{X.shape} allows for {most}."
-            )
-        return self.n_components
+        return training, attributes(training.maps)
 
     def _fit_modules(self, problem, rng, progress):
         """Train copies of the modules."""
@@ -430,34 +393,12 @@ class AsymmetricMetricClassifier(
         with seeded_torch(int(rng.integers(2**31))):
             lr = _MODULE_LR if self.lr is None else self.lr
             n_free = self.max_iter // 2
-            training = self._train(maps, problem, lr, rng, progress, attributes, n_free=n_free)
-        self.__dict__.update(attributes(training.maps))
-        return training
+            training = train(maps, problem, lr, rng, progress, attributes, n_free=n_free)
+        return training, attributes(training.maps)
 
     def _index(self, coordinates, labels):
         neighbors = KNeighborsClassifier(int(self.n_neighbors), n_jobs=self.n_jobs)
         return neighbors.fit(coordinates, labels)
-
-    def _train(self, maps, problem, lr, rng, progress, attributes, n_tied=None, n_free=0):
-        return train(
-            maps,
-            problem,
-            C=self.C,
-            n_candidates=self.n_candidates,
-            max_iter=self.max_iter,
-            n_tied=n_tied,
-            n_free=n_free,
-            lr=lr,
-            tol=self.tol,
-            rng=rng,
-            n_jobs=self.n_jobs,
-            begin=progress.begin,
-            report=lambda training, **figures: progress.step(
-                lambda: attributes(training.maps), **figures
-            ),
-        )
-
-    # Use
 
     @property
     def _n_features_out(self):
@@ -478,7 +419,7 @@ class AsymmetricMetricClassifier(
         """
         check_is_fitted(self)
         X = self._check_rows(X)
-        return self._embed_queries(X).astype(X.dtype, copy=False)
+        return self._embed(X, "query").astype(X.dtype, copy=False)
 
     def transform_database(self, X: MatrixLike) -> NDArray:
         """Return the coordinates of database rows, for any Euclidean index.
@@ -495,23 +436,17 @@ class AsymmetricMetricClassifier(
         """
         check_is_fitted(self)
         X = self._check_rows(X)
-        return self._embed_database(X).astype(X.dtype, copy=False)
+        return self._embed(X, "database").astype(X.dtype, copy=False)
 
-    def _embed_queries(self, X):
-        if hasattr(self, "query_module_"):
-            return self._embed(self.query_module_, X, "query_module")
-        return (X - self.query_mean_) @ self.query_components_.T
-
-    def _embed_database(self, X):
-        if hasattr(self, "database_module_"):
-            return self._embed(self.database_module_, X, "database_module")
-        return (X - self.database_mean_) @ self.database_components_.T
-
-    @staticmethod
-    def _embed(module, X, name):
+    def _embed(self, X, side):
+        """Return the coordinates of rows of a side, "query" or "database"."""
+        module = getattr(self, f"{side}_module_", None)
+        if module is None:
+            X = X - getattr(self, f"{side}_mean_")
+            return X @ getattr(self, f"{side}_components_").T
         from ._module_maps import embed  # needs torch
 
-        return embed(module, X, name)
+        return embed(module, X, f"{side}_module")
 
     def pair_distance(self, queries: MatrixLike, database: MatrixLike) -> NDArray:
         """Return the learned distance of each query to the database row beside it.
@@ -537,7 +472,7 @@ class AsymmetricMetricClassifier(
                 f"queries has {len(queries)} rows and database has {len(database)}: each query is "
                 "compared with the database row beside it."
             )
-        difference = self._embed_queries(queries) - self._embed_database(database)
+        difference = self._embed(queries, "query") - self._embed(database, "database")
         return np.linalg.norm(difference, axis=1)
 
     def predict(self, X: MatrixLike) -> NDArray:
@@ -570,7 +505,7 @@ class AsymmetricMetricClassifier(
             In the order of `classes_`.
         """
         check_is_fitted(self)
-        return self._neighbors.predict_proba(self._embed_queries(self._check_rows(X)))
+        return self._neighbors.predict_proba(self._embed(self._check_rows(X), "query"))
 
     def score(self, X: MatrixLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the share of queries whose class is predicted.
@@ -590,5 +525,12 @@ class AsymmetricMetricClassifier(
             Between 0 and 1.
         """
         predicted = self.predict(X)
-        y = check_same_kind(y, predicted, type(self).__name__)
+        check_given(y, type(self).__name__, " Pass the class of each row of X.")
+        y = check_row_labels(y, len(predicted))
+        kinds = y.dtype.kind, predicted.dtype.kind
+        if any((kinds[0] in same) != (kinds[1] in same) for same in ("biuf", "mM")):
+            raise TypeError(
+                f"y (dtype {y.dtype}) and the classes of fit (dtype {predicted.dtype}) must be of "
+                "the same kind, numbers or strings."
+            )
         return float(accuracy_score(y, predicted, sample_weight=sample_weight))

@@ -1,4 +1,4 @@
-"""Training of two maps: inference on batches of queries, then a step down the gradient."""
+"""Training of two maps: inference on batches of queries, then a gradient step."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import copy
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ._candidates import NO_ROW, find_nearest, tabulate
-from ._inference import infer_sets, vote_costs
+from ..utils._fit import Progress, record
+from ..utils.validation import check_named_array
 from ._maps import Pairs
+from ._neighbor_sets import NO_ROW, find_nearest, infer_sets, tabulate, vote_costs
 
 # Queries in a batch: those of so many steps in a pass, within bounds.
 _STEPS, _MIN_BATCH, _MAX_BATCH = 50, 16, 256
@@ -29,7 +31,7 @@ _BLOCK = 4096
 
 @dataclass
 class Problem:
-    """What is learned from.
+    """Training data and constants of one fit.
 
     Attributes
     ----------
@@ -49,6 +51,16 @@ class Problem:
         Delta.
     n_neighbors : int
         k.
+    C : float, default=1.0
+        The weight of the losses.
+    n_candidates : int, default=64
+        Database rows that a query is compared with.
+    max_iter : int, default=15
+        Iterations at most.
+    tol : float, default=1e-4
+        Training stops when the objective has not fallen by this share of it in some iterations.
+    n_jobs : int or None, default=None
+        Workers of the search for candidates.
     """
 
     queries: NDArray
@@ -59,16 +71,20 @@ class Problem:
     held_out: NDArray
     costs: NDArray
     n_neighbors: int
+    C: float = 1.0
+    n_candidates: int = 64
+    max_iter: int = 15
+    tol: float = 1e-4
+    n_jobs: int | None = None
 
-    def search(
-        self, maps: Any, n_candidates: int, rng: np.random.Generator, n_jobs: int | None = None
-    ) -> Search:
+    def search(self, maps: Any, rng: np.random.Generator) -> Search:
         """Find the nearest rows of all queries under the maps."""
         queries, database = maps.embed_queries(self.queries), maps.embed_database(self.database)
         if not (np.isfinite(queries).all() and np.isfinite(database).all()):
             raise ValueError("the coordinates are not finite: is X scaled? Try a smaller lr.")
         parts = []
-        n_candidates = min(n_candidates, 4 * len(database))  # where it has all rows of each kind
+        # With more, it has all rows of each kind.
+        n_candidates = min(self.n_candidates, 4 * len(database))
         for first in range(0, len(queries), _BLOCK):
             numbers = np.arange(first, min(first + _BLOCK, len(queries)))
             nearest = find_nearest(
@@ -80,7 +96,7 @@ class Problem:
                 n_candidates,
                 rng,
                 excluded=numbers if self.same_rows else None,
-                n_jobs=n_jobs,
+                n_jobs=self.n_jobs,
             )
             sets = infer_sets(nearest.table, self.query_labels[numbers], self.costs)
             costs = vote_costs(nearest.table, self.query_labels[numbers], self.costs)
@@ -98,7 +114,7 @@ class Problem:
 
 @dataclass
 class Search:
-    """What a search among all database rows finds for all queries.
+    """Result of a search among all database rows, for all queries.
 
     Attributes
     ----------
@@ -131,6 +147,39 @@ def hold_out(labels: NDArray, fraction: float | None, rng: np.random.Generator) 
     return held_out
 
 
+def check_costs(cost_matrix: Any, n_classes: int) -> NDArray:
+    """Return the costs of wrong answers, 1 each if none are given."""
+    if cost_matrix is None:
+        return 1.0 - np.eye(n_classes)
+    costs = check_named_array(cost_matrix, "cost_matrix", dtype=np.float64)
+    if costs.shape != (n_classes, n_classes):
+        raise ValueError(
+            f"cost_matrix must have one row and one column for each of the {n_classes} classes, "
+            f"in the order of classes_: the shape ({n_classes}, {n_classes}), got {costs.shape}."
+        )
+    if costs.diagonal().any() or (costs + np.eye(n_classes) <= 0).any():
+        raise ValueError(
+            "cost_matrix must be 0 on the diagonal, where the answer is right, and positive "
+            "everywhere else."
+        )
+    return costs
+
+
+def check_neighbors(n_neighbors: int, n_candidates: int, codes: NDArray) -> None:
+    """Check that a class can win a vote of so many neighbours."""
+    largest = int(np.bincount(codes).max())
+    if n_neighbors > largest:
+        raise ValueError(
+            f"n_neighbors={n_neighbors} is larger than every class of y: the largest has {largest} "
+            "rows. Choose fewer neighbours."
+        )
+    if n_candidates < 4 * n_neighbors:
+        raise ValueError(
+            f"n_candidates={n_candidates} must be at least 4 * n_neighbors = {4 * n_neighbors}: "
+            "a quarter of them are the nearest rows of other classes."
+        )
+
+
 @dataclass
 class Batch:
     """The losses of some queries, and the pairs that their gradient consists of."""
@@ -139,7 +188,6 @@ class Batch:
     database: NDArray
     pairs: Pairs
     loss: NDArray
-    feasible: NDArray
 
 
 def compare(maps: Any, problem: Problem, numbers: NDArray, candidates: NDArray) -> Batch:
@@ -150,7 +198,7 @@ def compare(maps: Any, problem: Problem, numbers: NDArray, candidates: NDArray) 
     maps : LinearMaps or ModuleMaps
         The maps.
     problem : Problem
-        What is learned from.
+        The training data.
     numbers : ndarray of shape (n_batch,)
         The queries.
     candidates : ndarray of shape (n_batch, n_candidates)
@@ -177,33 +225,28 @@ def compare(maps: Any, problem: Problem, numbers: NDArray, candidates: NDArray) 
     entry = np.nonzero(weight)
     n_feasible = max(1, np.count_nonzero(sets.feasible))
     pairs = Pairs(entry[0], place[entry[0], columns[entry]], weight[entry] / n_feasible)
-    return Batch(queries, database, pairs, sets.loss, sets.feasible)
+    return Batch(queries, database, pairs, sets.loss)
 
 
 @dataclass
 class Training:
-    """How training went.
+    """Result of a training.
 
     Attributes
     ----------
     maps : LinearMaps or ModuleMaps
-        Those of the lowest `vote_curve`, or of the last iteration if no queries are held out.
-    objective_curve : list of float
-        The exact objective, at the start and after each iteration.
-    vote_curve : list of float
-        The mean cost of the votes for held-out queries, likewise.
-    seconds_curve : list of float
-        Seconds since the start, likewise.
+        Those of the lowest "validation", or of the last iteration if no queries are held out.
+    history : dict of str to list
+        At the start and after each iteration: "objective", exact; "validation", the mean cost of
+        the votes for held-out queries; "seconds" since the start.
     n_infeasible : int
         Queries without a set of neighbours that their class wins.
     vote_cost, vote_error : float
-        What is in `vote_curve` for the maps that are kept, and its standard error.
+        The "validation" of the maps that are kept, and its standard error.
     """
 
     maps: Any
-    objective_curve: list[float]
-    vote_curve: list[float]
-    seconds_curve: list[float]
+    history: dict[str, list[float]]
     n_infeasible: int
     vote_cost: float
     vote_error: float
@@ -212,81 +255,57 @@ class Training:
 def train(
     maps: Any,
     problem: Problem,
-    *,
-    C: float,
-    n_candidates: int,
-    max_iter: int,
-    n_tied: int | None,
-    n_free: int,
     lr: float,
-    tol: float,
     rng: np.random.Generator,
-    n_jobs: int | None,
-    begin: Callable[[], None],
-    report: Callable[..., bool],
+    progress: Progress,
+    attributes: Callable[[Any], dict[str, Any]],
+    n_tied: int | None = None,
+    n_free: int = 0,
 ) -> Training:
     """Minimise the norm of the maps plus C times the sum of the losses.
 
     An iteration is some passes over the queries and a search, which gives the objective and the
-    next candidates. If the objective is not lower than before, the iteration is taken back and
-    the learning rate is halved, but for the first `n_free`. Held-out queries tell which of all the
-    maps are kept, and end the training when these are not the latest for some iterations.
+    next candidates. If the objective is not lower than before, the iteration is rejected and
+    the learning rate is halved, but for the first `n_free`. Held-out queries choose among
+    the maps of all iterations, and stop the training early.
 
     Parameters
     ----------
     maps : LinearMaps or ModuleMaps
         Where to start.
     problem : Problem
-        What is learned from.
-    C : float
-        The weight of the losses.
-    n_candidates : int
-        Database rows that a query is compared with.
-    max_iter : int
-        Iterations at most.
-    n_tied : int or None
-        Iterations after which the two maps, until then one, go apart; None leaves the maps as
-        they are.
-    n_free : int
-        Iterations at the beginning that are never taken back. Networks with random weights have
-        nearly all points in one place, where the loss is as large as one error and any way out of
-        it goes up first.
+        The training data and constants.
     lr : float
         The learning rate at the beginning; it falls to zero along a cosine.
-    tol : float
-        Stop when the objective has not fallen by this share of it in some iterations.
     rng : Generator
         Shuffles the queries and draws candidates.
-    n_jobs : int or None
-        Workers of the search for candidates.
-    begin : callable
-        Called before every iteration.
-    report : callable
-        Called after every iteration with the training so far and the objective; true asks to stop.
+    progress : Progress
+        Where iterations are reported; may ask to stop.
+    attributes : callable
+        The fitted attributes of the estimator with the given maps, for callbacks.
+    n_tied : int, default=None
+        Iterations after which the two maps, until then one, are untied; None leaves the maps as
+        they are.
+    n_free : int, default=0
+        Iterations at the beginning that are never rejected. Networks with random weights have
+        nearly all points in one place, where the loss is as large as one error and any way out of
+        it goes up first.
 
     Returns
     -------
     training : Training
-        How it went.
+        The maps, and the history.
     """
-    start = time.perf_counter()
+    start, C, max_iter = time.perf_counter(), problem.C, problem.max_iter
     penalty = 1 / (C * np.count_nonzero(~problem.held_out))
-    search = problem.search(maps, n_candidates, rng, n_jobs)
+    search = problem.search(maps, rng)
     objective = maps.penalty() + C * search.loss
-    cost = search.vote_cost
-    training = Training(
-        maps,
-        objective_curve=[objective],
-        vote_curve=[cost],
-        seconds_curve=[time.perf_counter() - start],
-        n_infeasible=search.n_infeasible,
-        vote_cost=cost,
-        vote_error=search.vote_error,
-    )
+    training = Training(maps, {}, search.n_infeasible, search.vote_cost, search.vote_error)
+    record(training.history, start, objective=objective, validation=search.vote_cost)
     judged = problem.held_out.any()
     n_idle = n_worse = 0
     for iteration in range(max_iter):
-        begin()
+        progress.begin()
         if iteration == n_tied:
             maps, n_idle, n_worse = maps.untied(), 0, 0
         changed = copy.deepcopy(maps)
@@ -294,10 +313,10 @@ def train(
         for numbers in draw_batches(np.flatnonzero(~problem.held_out), rng):
             batch = compare(changed, problem, numbers, search.candidates[numbers])
             changed.step(batch.queries, batch.database, batch.pairs, penalty, decayed)
-        found = problem.search(changed, n_candidates, rng, n_jobs)
+        found = problem.search(changed, rng)
         reached = changed.penalty() + C * found.loss
         free = iteration < n_free
-        n_idle = 0 if free or reached < (1 - tol) * objective else n_idle + 1
+        n_idle = 0 if free or reached < (1 - problem.tol) * objective else n_idle + 1
         if free or reached < objective:
             maps, search, objective = changed, found, reached
         else:
@@ -307,11 +326,9 @@ def train(
             training.vote_cost, training.vote_error = search.vote_cost, search.vote_error
         else:
             n_worse += 1
-        training.objective_curve.append(objective)
-        training.vote_curve.append(search.vote_cost)
-        training.seconds_curve.append(time.perf_counter() - start)
+        record(training.history, start, objective=objective, validation=search.vote_cost)
         stuck = max(n_idle, n_worse) >= _PATIENCE and iteration >= max(n_tied or 0, n_free)
-        if report(training, objective=objective) or stuck:
+        if progress.step(partial(attributes, training.maps), objective=objective) or stuck:
             break
     return training
 

@@ -17,9 +17,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch.nn import functional
 
 from ..utils._bases import BaseEstimator
-from ..utils._pairs import check_index_pairs
 from ..utils._sklearn import validate_data
-from ..utils.validation import check_scale, check_varies, naming, varying_columns
+from ..utils.validation import check_index_pairs, check_scale, check_varies, naming, varying_columns
 
 # Batches of an epoch, at least: small data sets are gone through several times.
 MIN_BATCHES = 60

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from .._demo._rows import DemoRow
 from .._demo._runner import Stopwatch
-from ..linear._knn_demo import noisy_digits
+from ..linear._demo_ditml import noisy_digits
 from ..metrics import recall_at_k
 from ..plot import EmbeddingDisplay
 from ._embedder import DeepMetricEmbedder

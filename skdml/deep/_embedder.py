@@ -17,11 +17,12 @@ from ..metrics import recall_at_k
 from ..transport import CloudMetric
 from ..utils._bases import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from ..utils._fit import FitProgress, fit_method
+from ..utils._labels import encode_labels
 from ..utils._parts import PartParamsMixin
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions
 from ..utils._torch import seeded_torch
 from ..utils._typing import MatrixLike, RandomStateLike
-from ..utils.validation import encode, encode_classes, label_vector
+from ..utils.validation import encode, label_vector
 from ._build import OPTIMIZERS, Config, build_training, make_config
 from ._data import SamplesMixin, check_changes, check_coreset, choose_rows, page_release
 from ._train import embed, read_history, train
@@ -263,7 +264,7 @@ class DeepMetricEmbedder(
         self._check_part_params()
         given = X
         X, self._sample_shape = self._check_samples(X, reset=True)
-        self.classes_, codes = encode_classes(y, len(X), type(self).__name__)
+        self.classes_, codes = encode_labels(y, len(X), type(self).__name__)
         config = make_config(
             self,
             augment=check_changes(self.augment, self._sample_shape),

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from ._ditml import DITMLTransformer
 from ._gmml import GMMLTransformer
-from ._metric import MahalanobisMetric
+from ._mahalanobis import MahalanobisMetric
 
 __all__ = ["DITMLTransformer", "GMMLTransformer", "MahalanobisMetric"]

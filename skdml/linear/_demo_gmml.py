@@ -8,38 +8,32 @@ from sklearn.datasets import load_wine
 from sklearn.preprocessing import StandardScaler
 
 from .._demo import DemoRow
+from ._demo_ditml import knn_row, many_features, noisy_digits
 from ._gmml import GMMLTransformer
-from ._knn_demo import knn_row, many_features, noisy_digits
 
 
 def demo(verbose: int = 0) -> Iterator[DemoRow]:
     """Yield the rows of GMMLTransformer."""
-    model = GMMLTransformer(random_state=0, verbose=verbose)
-    X, y = load_wine(return_X_y=True)
+    gmml = GMMLTransformer(random_state=0, verbose=verbose)
     yield knn_row(
-        model,
+        gmml,
         "wine, 13 scaled measurements",
-        X,
-        y,
+        load_wine(return_X_y=True),
         "Three kinds of wine. The picture shows how rows of one kind move together; the matrix "
         "shows which measurements count, and which are read together.",
         scaler=StandardScaler(),
     )
-    X, y = noisy_digits()
     yield knn_row(
-        model.set_params(geodesic=0.25),
+        gmml.set_params(geodesic=0.25),
         "digits with 30 columns of noise",
-        X,
-        y,
+        noisy_digits(),
         "The last 30 of 94 columns say nothing about the digit. The metric learns from pairs of "
         "equal and of different digits to look away from them.",
     )
-    X, y = many_features()
     yield knn_row(
-        model.set_params(geodesic=0.5),
+        gmml.set_params(geodesic=0.5),
         "80 rows with 5,000 features",
-        X,
-        y,
+        many_features(),
         "Many more features than rows, as in gene expression. The metric is kept as a few "
         "directions; the matrix of 5,000 x 5,000 is never made.",
     )

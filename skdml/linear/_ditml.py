@@ -17,12 +17,11 @@ from ..utils._fit import FitProgress, fit_method
 from ..utils._sklearn import Interval, StrOptions
 from ..utils._typing import MatrixLike, RandomStateLike, Request
 from ..utils.validation import naming
-from ._base import LinearMetricLearner
-from ._logdet import LogDetProblem
-from ._logdet_solvers import solve_newton, solve_parallel, solve_sequential
+from ._base import LinearMetricLearner, TrainingPairs
+from ._logdet import LogDetProblem, solve_newton
+from ._projections import solve_parallel, solve_sequential
 
 SOLVERS = {
-    "auto": solve_newton,
     "newton": solve_newton,
     "parallel": solve_parallel,
     "sequential": solve_sequential,
@@ -41,8 +40,8 @@ class DITMLTransformer(LinearMetricLearner):
     Finds the metric nearest to a prior, in the sense of the LogDet divergence, under which
     similar pairs are nearer than a bound u and dissimilar pairs farther than a bound l; bounds
     that cannot be met are relaxed at a price of `gamma`. The dual of the problem is smooth and
-    concave, and is climbed to its top: the result has a certificate, `duality_gap_`. Read more
-    in the :ref:`user guide <ditml>`.
+    concave, and is solved to optimality: `duality_gap_` certifies it. Read more in the
+    :ref:`user guide <ditml>`.
 
     Parameters
     ----------
@@ -59,11 +58,11 @@ class DITMLTransformer(LinearMetricLearner):
     prior : {"identity", "covariance"} or array-like, default="identity"
         The metric to stay near: Euclidean distance, the distance whitened by the covariance of
         the rows, or a positive definite matrix of shape (n_features, n_features).
-    solver : {"auto", "newton", "parallel", "sequential"}, default="auto"
-        "newton" climbs the dual by Newton steps; "parallel" projects onto all pairs at once and
-        takes a safe step; "sequential" projects onto one pair after the other, as the original
-        ITML does. All reach the same metric. "auto" is "newton", which needs the fewest rounds;
-        it works with the Hessian where that is small, otherwise by conjugate gradients.
+    solver : {"newton", "parallel", "sequential"}, default="newton"
+        "newton" takes Newton steps on the dual, with the Hessian where that is small, otherwise
+        by conjugate gradients, and needs the fewest rounds; "parallel" projects onto all pairs at
+        once and takes a safe step; "sequential" projects onto one pair after the other, as the
+        original ITML does. All reach the same metric.
     n_components : int, default=None
         The number of columns that `transform` returns: the directions along which the training
         rows vary most under the learned metric. None keeps all.
@@ -149,6 +148,8 @@ class DITMLTransformer(LinearMetricLearner):
         "tol": [Interval(Real, 0, None, closed="neither")],
     }
 
+    _most_constraints = 1000
+
     dual_coef_: NDArray
     pairs_: NDArray
     pair_labels_: NDArray
@@ -171,7 +172,7 @@ class DITMLTransformer(LinearMetricLearner):
         n_constraints: int | None = None,
         bound_percentiles: str | Sequence[float] = (5, 95),
         prior: str | ArrayLike = "identity",
-        solver: str = "auto",
+        solver: str = "newton",
         n_components: int | None = None,
         max_iter: int = 1000,
         tol: float = 1e-6,
@@ -236,52 +237,25 @@ class DITMLTransformer(LinearMetricLearner):
                 return span.metric(A, scale, self.n_components, X.dtype)
 
             with limit_threads(1 if span.rank < 1000 else None):
-                training, targets = self._find_bounds(training, bounds, percentiles, rng)
+                root = None  # of the identity
+                if not (isinstance(self.prior, str) and self.prior == "identity"):
+                    root = np.linalg.inv(np.linalg.cholesky(training.prior_inverse))
+                with training:
+                    training, self.bounds_ = _find_bounds(training, root, bounds, percentiles, rng)
+                    with training:
+                        A = self._solve(training, self.bounds_, make_metric, progress)
                 self.pairs_, self.pair_labels_ = training.pairs, training.labels
-                self.bounds_ = targets
-                A = self._solve(training, targets, make_metric, progress)
                 del training  # the prior is as large as A
                 self.metric_ = make_metric(A)
         return self
 
-    @staticmethod
-    def _default_constraints(n_samples):
-        return min(20 * n_samples, 1000)
-
-    def _find_bounds(self, training, bounds, percentiles, rng):
-        """Return the pairs that differ at all, and the bound of each."""
-        root = None  # of the identity
-        if not (isinstance(self.prior, str) and self.prior == "identity"):
-            root = np.linalg.inv(np.linalg.cholesky(training.prior_inverse))
-        with training.differences() as differences:
-            distances = differences.squared_norms(root)
-        keep = distances > 1e-14 * distances.max()
-        if not keep.all():
-            warnings.warn(
-                f"{np.sum(~keep)} of {len(keep)} pairs have zero difference and were dropped."
-            )
-        training, distances = training.select(keep), distances[keep]
-        is_similar = training.labels > 0
-        for kind, has_any in (("similar", is_similar.any()), ("dissimilar", (~is_similar).any())):
-            if not has_any:
-                raise ValueError(
-                    f"no {kind} pair with a difference is left: X has equal rows in all of them."
-                )
-        if bounds is None and percentiles == "median":
-            middle = np.median(distances)
-            upper, lower = np.minimum(distances, middle), np.maximum(distances, middle)
-        else:
-            upper, lower = (
-                bounds if bounds is not None else _sample_bounds(training, root, percentiles, rng)
-            )
-        return training, np.where(is_similar, upper, lower)
-
-    def _solve(self, training, targets, make_metric, progress):
+    def _solve(self, training, bounds, make_metric, progress):
         """Set the attributes of the solution, and return the metric in coordinates of the span."""
-        moved = []
+        differences = training.differences
+        moved = [differences.bytes_moved]
 
         def after_round(point):
-            moved.append(problem.differences.bytes_moved)
+            moved.append(differences.bytes_moved)
             if np.isinf(self.gamma) and point.value > _UNBOUNDED:
                 raise ValueError(_INFEASIBLE)
             return progress.step(
@@ -290,42 +264,41 @@ class DITMLTransformer(LinearMetricLearner):
                 dual=f"{point.value:.6g}",
             )
 
-        with training.differences() as differences:
-            problem = LogDetProblem(
+        result = SOLVERS[self.solver](
+            LogDetProblem(
                 differences,
                 training.labels.astype(float),
-                targets,
+                bounds,
                 self.gamma,
                 training.prior_inverse,
-            )
-            result = SOLVERS[self.solver](
-                problem,
-                max_iter=self.max_iter,
-                tol=self.tol,
-                before_round=progress.begin,
-                callback=after_round,
-                record=self.solver == "parallel" and len(targets) <= _MOST_RECORDED,
-            )
-            self.duality_gap_ = result.point.duality_gap
-        if moved and moved[-1]:
-            result.history["bytes"] = np.diff(moved, prepend=0).tolist()
+            ),
+            max_iter=self.max_iter,
+            tol=self.tol,
+            before_round=progress.begin,
+            callback=after_round,
+            divergence=self.solver == "parallel" and len(bounds) <= _MOST_RECORDED,
+        )
+        point = result.point
+        if moved[-1]:
+            result.history["bytes"] = np.diff(moved).tolist()
         if not result.converged:
             if np.isinf(self.gamma):
-                raise ValueError(f"{_INFEASIBLE} (KKT residual {result.kkt_residual:.2g})")
+                raise ValueError(f"{_INFEASIBLE} (KKT residual {point.kkt_residual:.2g})")
             warnings.warn(
-                f"solver {self.solver!r} stopped at a KKT residual of {result.kkt_residual:.2g}, "
+                f"solver {self.solver!r} stopped at a KKT residual of {point.kkt_residual:.2g}, "
                 f"above tol={self.tol}: {result.stop_reason}. The duality gap is "
-                f"{self.duality_gap_:.2g}. Raise max_iter or tol, lower gamma, or use "
+                f"{point.duality_gap:.2g}. Raise max_iter or tol, lower gamma, or use "
                 "solver='newton'.",
                 ConvergenceWarning,
                 stacklevel=3,
             )
-        self.kkt_residual_ = result.kkt_residual
-        self.dual_coef_ = result.multipliers
+        self.dual_coef_ = point.multipliers
+        self.kkt_residual_ = point.kkt_residual
+        self.duality_gap_ = point.duality_gap
         self.n_iter_ = result.n_iter
         self.stop_reason_ = result.stop_reason
         self.history_ = result.history
-        return result.point.metric
+        return point.metric
 
 
 _INFEASIBLE = (
@@ -334,12 +307,39 @@ _INFEASIBLE = (
 )
 
 
+def _find_bounds(
+    training: TrainingPairs, root: NDArray | None, bounds: Any, percentiles: Any, rng: Any
+) -> tuple[TrainingPairs, NDArray]:
+    """Return the pairs that differ at all, and the bound of each; `root` is that of the prior."""
+    distances = training.differences.squared_norms(root)
+    keep = distances > 1e-14 * distances.max()
+    if not keep.all():
+        warnings.warn(
+            f"{np.sum(~keep)} of {len(keep)} pairs have zero difference and were dropped."
+        )
+    training, distances = training.select(keep), distances[keep]
+    is_similar = training.labels > 0
+    for kind, has_any in (("similar", is_similar.any()), ("dissimilar", (~is_similar).any())):
+        if not has_any:
+            raise ValueError(
+                f"no {kind} pair with a difference is left: X has equal rows in all of them."
+            )
+    if bounds is not None:
+        upper, lower = bounds
+    elif percentiles == "median":
+        middle = np.median(distances)
+        upper, lower = np.minimum(distances, middle), np.maximum(distances, middle)
+    else:
+        upper, lower = _sample_bounds(training, root, percentiles, rng)
+    return training, np.where(is_similar, upper, lower)
+
+
 def _sample_bounds(training, root, percentiles, rng):
     """Return percentiles of the squared distances of random pairs of rows under the prior."""
     n_rows = len(training.span.coordinates)
     first = rng.randint(n_rows, size=_BOUND_SAMPLE)
     second = (first + rng.randint(1, n_rows, size=_BOUND_SAMPLE)) % n_rows
-    with training.differences(np.column_stack([first, second])) as differences:
+    with training.differences_of(np.column_stack([first, second])) as differences:
         seen = differences.squared_norms(root)
     upper, lower = np.percentile(seen[seen > 1e-14 * seen.max()], percentiles)
     if upper >= lower:

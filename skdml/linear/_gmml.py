@@ -14,7 +14,7 @@ from ..utils._fit import FitProgress, fit_method
 from ..utils._sklearn import Interval
 from ..utils._typing import MatrixLike, RandomStateLike
 from ._base import LinearMetricLearner
-from ._gmml_solver import geometric_mean
+from ._mahalanobis import geometric_mean
 
 
 class GMMLTransformer(LinearMetricLearner):
@@ -154,9 +154,9 @@ class GMMLTransformer(LinearMetricLearner):
             progress.begin()
             weights = np.array([labels > 0, labels < 0], dtype=float)
             weights /= weights.sum(axis=1, keepdims=True)
-            with training.differences() as differences:
-                S, D = differences.scatter(weights)
-                self._check_differences(differences, S, D, training.span)
+            with training:
+                S, D = training.differences.scatter(weights)
+                self._check_differences(training, S, D)
             progress.step()
             progress.begin()
             with limit_threads(1 if training.span.rank < 1000 else None):
@@ -166,11 +166,12 @@ class GMMLTransformer(LinearMetricLearner):
         return self
 
     @staticmethod
-    def _check_differences(differences, S, D, span):
+    def _check_differences(training, S, D):
         """Raise an error where all pairs are of equal rows; S and D are then rounding errors."""
-        mean_square = float((span.coordinates**2).sum()) / span.coordinates.shape[0]
+        rows = training.span.coordinates
+        mean_square = float((rows**2).sum()) / rows.shape[0]
         is_small = np.trace(S) + np.trace(D) <= 1e-6 * mean_square
-        if is_small and not differences.squared_norms(None).any():
+        if is_small and not training.differences.squared_norms(None).any():
             raise ValueError(
                 "all pairs have zero difference: X has the same values in both rows of each, so "
                 "there is nothing to learn a metric from."

@@ -9,8 +9,7 @@ from sklearn.metrics import normalized_mutual_info_score
 from sklearn.metrics.cluster import pair_confusion_matrix
 
 from ..utils._typing import MatrixLike, RandomStateLike
-from ..utils.validation import encode, unit_for_squares
-from ._validation import check_count, check_embeddings, check_vector
+from ..utils.validation import check_count, check_embeddings, check_vector, encode, unit_for_squares
 
 
 def _clusters(

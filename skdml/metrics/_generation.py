@@ -11,8 +11,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from .._optional import optional_import
 from ..utils._typing import MatrixLike
-from ..utils.validation import check_scale
-from ._validation import check_count, check_embeddings
+from ..utils.validation import check_count, check_embeddings, check_scale
 
 
 def _check_both(first, second, names, min_samples=1):

@@ -10,8 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..utils.validation import encode
-from ._validation import check_count, check_numbers, check_vector
+from ..utils.validation import check_count, check_grades, check_numbers, check_vector, encode
 
 NoRelevant = Literal["skip", "zero", "one"]
 
@@ -40,10 +39,8 @@ def rank(
     y_true: ArrayLike, y_score: ArrayLike, qid: ArrayLike | None, ideal: bool = False
 ) -> Ranking:
     """Check the input and sort it; `ideal` says whether the best order is needed too."""
-    grades = check_numbers(y_true, "y_true")
+    grades = check_grades(y_true, "y_true")
     scores = check_numbers(y_score, "y_score", len(grades))
-    if (grades < 0).any():
-        raise ValueError("y_true must not be negative: 0 is the grade of an irrelevant document.")
     if qid is None:
         queries, codes = np.zeros(1, dtype=np.intp), np.zeros(len(grades), dtype=np.intp)
     else:

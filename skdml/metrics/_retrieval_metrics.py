@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..utils._typing import MatrixLike
-from ..utils.validation import encode
+from ..utils.validation import check_count, check_embeddings, check_vector, encode
 from ._neighbors import Metric, nearest
-from ._validation import check_count, check_embeddings, check_vector
 
 
 class _Search(TypedDict, total=False):

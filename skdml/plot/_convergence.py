@@ -1,4 +1,4 @@
-"""How a training came to its end: a residual or a loss, against rounds and seconds."""
+"""Convergence of a training: a residual or a loss, against rounds and seconds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LABELS = {
 }
 _LOGARITHMIC = ("kkt_residual", "divergence")
 # Keys of a history that are no measures.
-_COUNTS = ("epoch", "partition", "train_batch_count", "dur", "seconds", "bytes")
+_COUNTS = ("epoch", "partition", "seconds", "bytes")
 # Longer curves have no markers.
 _MOST_MARKERS = 40
 
@@ -99,10 +99,10 @@ class ConvergenceDisplay:
         Parameters
         ----------
         estimator : estimator
-            Fitted, with `history_`, or with a curve such as `objective_curve_`.
+            Fitted, with `history_`, a dict of lists with one entry per round.
         measure : str, default=None
-            Which of its figures: a key of `history_`, or the name of a curve without `_curve_`.
-            None takes the residual or the loss of training.
+            Which of its figures: a key of `history_`. None takes the residual or the loss of
+            training.
         name : str, default=None
             What the curve is called; None takes the name of the class.
         ax : sequence of matplotlib Axes, default=None
@@ -117,15 +117,15 @@ class ConvergenceDisplay:
         curves, seconds = read_curves(estimator)
         if not curves:
             raise ValueError(
-                f"estimator has no history of its training: {type(estimator).__name__} has neither "
-                "`history_` nor an attribute that ends in `_curve_`."
+                f"estimator has no history of its training: {type(estimator).__name__} has no "
+                "`history_`."
             )
         if measure is None:
             measure = next((known for known in _DEFAULTS if known in curves), next(iter(curves)))
         if measure not in curves:
             raise ValueError(f"measure must be one of {sorted(curves)}, got {measure!r}.")
         values = curves[measure]
-        # A curve of iterations has the start, too.
+        # Some histories have the start, too.
         first = int(len(values) > getattr(estimator, "n_iter_", len(values)))
         display = cls(
             values,
@@ -219,21 +219,9 @@ class ConvergenceDisplay:
 def read_curves(estimator: Any) -> tuple[dict[str, NDArray], Any]:
     """Return the figures that a fitted estimator has of every round, and the seconds if known."""
     history = getattr(estimator, "history_", {})
-    if isinstance(history, dict):  # columns, with the time since the start
-        columns = dict(history)
-        seconds = columns.get("seconds")
-    else:  # epochs, each with the time that it took
-        names = [name for name in history[0] if all(name in epoch for epoch in history)]
-        columns = {name: [epoch[name] for epoch in history] for name in names}
-        taken = columns.get("dur", columns.get("seconds"))
-        seconds = None if taken is None else np.cumsum(taken)
-    for name, value in vars(estimator).items():
-        if name.endswith("_curve_"):
-            columns[name.removesuffix("_curve_")] = value
-    seconds = getattr(estimator, "seconds_curve_", seconds)
     curves = {
         name: np.asarray(values, dtype=float)
-        for name, values in columns.items()
-        if name not in _COUNTS and not name.endswith("_best")
+        for name, values in history.items()
+        if name not in _COUNTS
     }
-    return curves, seconds
+    return curves, history.get("seconds")

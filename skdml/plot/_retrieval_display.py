@@ -13,8 +13,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from .._optional import optional_import
 from ..metrics._neighbors import Metric, nearest
-from ..metrics._validation import check_embeddings
 from ..utils._typing import MatrixLike
+from ..utils.validation import check_embeddings
 from ._recall import map_gallery
 from ._style import RIGHT, WRONG, check_axis
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Self
 
@@ -11,26 +12,37 @@ from scipy.linalg import LinAlgError
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from .._parallel import computed, find_client, limit_threads, make_shards
+from .._parallel import computed, find_client, limit_threads
 from ..linear import MahalanobisMetric
 from ..metrics import mean_ndcg, ndcg_by_query
-from ..metrics._validation import check_numbers
 from ..utils._bases import BaseEstimator
 from ..utils._fit import FitProgress, fit_method
-from ..utils._sklearn import EstimatorMixin, Interval, StrOptions, validate_data
+from ..utils._sklearn import EstimatorMixin, Interval, StrOptions, validate_rows
 from ..utils._typing import MatrixLike, RandomStateLike, Request
-from ..utils.validation import as_dense, check_named_array, check_scale, naming
-from ._local_gmml_solver import AnchorModel, build_model, fit_query_weights, train
-from ._local_metrics import choose_rank, draw_groups, learn_local_metric
-from ._normalizer import Candidates, Normalizer, column_scale, fit_normalizer
-from ._queries import group_rows, sort_queries
+from ..utils.validation import (
+    as_dense,
+    check_given,
+    check_grades,
+    check_named_array,
+    check_numbers,
+    check_scale,
+)
+from ._anchor_model import AnchorModel, QueryWeights, build_model, learn_local_metrics
+from ._documents import (
+    Candidates,
+    Normalizer,
+    RankedQueries,
+    column_scale,
+    fit_normalizer,
+    group_rows,
+    sort_queries,
+)
+from ._local_gmml_training import fit_query_weights, train
 
 # Held out to choose the epoch where no validation queries are given.
 _HELD_OUT = 0.2
 _MIN_HELD_OUT = 2
 _PATIENCE = 10
-# Training queries whose weights an unseen query takes.
-_NEIGHBOURS = 10
 # Documents may be of any scale up to 2 to this power.
 _MOST_EXPONENT = 950
 # Rows that are scored at a time, in whole queries.
@@ -55,17 +67,18 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
     ----------
     n_metrics : int, default=8
         The number of local metrics, each with an ideal document, and of as many anti-ideal ones.
-    kernel : {"gaussian", "thesis"}, default="gaussian"
-        How distances become a score: as above, or as in equation 4.12 of the thesis [1]_, which
-        is not monotone in the distance and kept for comparison.
+    kernel : {"gaussian", "damped"}, default="gaussian"
+        How distances become a score: as above, or as a sum of distances damped by their
+        exponential, equation 4.12 of the thesis [1]_, which is not monotone in the distance and
+        kept for comparison.
     loss : {"lambda", "warp"}, default="lambda"
         "lambda" is a pairwise logistic loss with pairs weighted by what a swap would change in
         NDCG; "warp" draws violators of a margin and weights them by their estimated rank.
     normalize : {"query", "column", "both"} or None, default="query"
         "query" replaces each feature by its z-score or its rank among the documents of the
-        query, whichever tells more of the relevance, and leaves out features that seem to tell
-        nothing. "column" divides each feature by its norm over the training documents, "both"
-        does both, None leaves it alone.
+        query, whichever correlates more with the relevance, and leaves out features that do not
+        correlate with it. "column" divides each feature by its norm over the training documents,
+        "both" does both, None leaves it alone.
     learn_anchors : bool, default=True
         Whether the ideal documents are learned; otherwise they stay at the document of their
         group that ranks it best.
@@ -90,7 +103,7 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
     random_state : int, RandomState instance or None, default=None
         Seeds groups, held-out queries, batches and violators.
     verbose : int, default=0
-        1 shows a progress bar on a terminal and tells how many queries teach nothing.
+        1 shows a progress bar on a terminal, and how many queries are left out of training.
 
     Attributes
     ----------
@@ -106,8 +119,9 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
         rho.
     query_weights_ : dict
         Phi of each training query; empty if `query_weights` is "shared".
-    history_ : list of dict
-        Epoch, loss, if queries were held out their loss and their NDCG at 10, and seconds.
+    history_ : dict of str to list
+        Per epoch: "loss", if queries were held out their "validation_loss" and their "ndcg" at
+        10, and "seconds" since the start of training.
     n_features_in_ : int
         Number of features seen during `fit`.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -143,7 +157,7 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
 
     _parameter_constraints: dict = {
         "n_metrics": [Interval(Integral, 1, None, closed="left")],
-        "kernel": [StrOptions({"gaussian", "thesis"})],
+        "kernel": [StrOptions({"gaussian", "damped"})],
         "loss": [StrOptions({"lambda", "warp"})],
         "normalize": [StrOptions({"query", "column", "both"}), None],
         "learn_anchors": ["boolean"],
@@ -163,10 +177,11 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
     weights_: NDArray
     widths_: NDArray
     query_weights_: dict[Any, NDArray]
-    history_: list[dict[str, Any]]
+    history_: dict[str, list[float]]
     _model: AnchorModel
     _normalizer: Normalizer
-    _own_weights: dict[Any, NDArray]
+    _candidates: Candidates | None
+    _weights: QueryWeights
 
     if TYPE_CHECKING:  # scikit-learn makes these from the signatures, for metadata routing
 
@@ -261,14 +276,19 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
         elif y_val is not None or qid_val is not None:
             raise ValueError("y_val or qid_val was given without X_val: pass all of them.")
         rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
-        self._normalizer, ranked, kept = fit_normalizer(
-            X, y, queries, self.normalize, has_unit=self.kernel != "thesis"
+        normalizer, ranked, kept = fit_normalizer(
+            X, y, queries, self.normalize, has_unit=self.kernel != "damped"
         )
-        used = self._normalizer.used
+        used = normalizer.used
         self.support_ = np.full(X.shape[1], True) if used is None else np.any(used, axis=0)
+        self._normalizer = normalizer
         # Without qid, there is one query, and documents to be scored belong to it.
         self._candidates = Candidates(X) if qid is None else None
-        training, validation = self._split(ranked, given, rng)
+        training, validation = ranked, None
+        if self.early_stopping and given is not None:
+            validation = _sort_validation(normalizer, *given)
+        elif self.early_stopping:
+            training, validation = _hold_out(ranked, rng)
         with (
             FitProgress(
                 self, total=self.max_epochs, X=given_X, y=given_y, description="epoch", qid=qid
@@ -278,98 +298,62 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
             if len(kept) < len(queries.ids):
                 progress.note(
                     f"{len(queries.ids) - len(kept)} of {len(queries.ids)} queries have a single "
-                    "grade of relevance and teach nothing."
+                    "grade of relevance and are left out of training."
                 )
             model = self._build(training, rng, client)
             model, self.history_ = self._train(model, training, validation, rng, progress)
-            self.__dict__.update(self._model_attributes(model))
-            self._refine(model, ranked, X, queries, kept, qid is None, rng)
+            self.__dict__.update(_model_attributes(model))
+            if self.query_weights != "shared":
+                own = fit_query_weights(model, ranked, self.loss, self.max_epochs, rng)
+                # Without qid, the one query of predict is that of fit.
+                ids = [None] if qid is None else queries.ids[kept].tolist()
+                self._weights = QueryWeights(model.weights, dict(zip(ids, own, strict=True)))
+                self.query_weights_ = dict(zip(ids, model.phi_of(own), strict=True))
+            if self.query_weights == "neighbours":
+                centres = np.array([X[queries.rows(q)].mean(axis=0) for q in kept])
+                self._weights = replace(self._weights, centres=centres, scale=column_scale(X))
         return self
 
-    def _model_attributes(self, model):
-        return {
-            "_model": model,
-            "_own_weights": {},
-            "query_weights_": {},
-            "anchors_": model.anchors,
-            "metrics_": model.metrics(),
-            "weights_": self._phi(model.weights),
-            "widths_": np.logaddexp(0, model.widths),
-        }
-
     def _check_documents(self, X, y, qid, reset=False, suffix=""):
-        name = type(self).__name__
-        if y is None:
-            raise ValueError(
-                f"{name} requires y{suffix} to be passed, but the target y is None. Pass the "
-                f"relevance of each document."
-            )
-        X = validate_data(
-            self,
-            X,
-            f"X{suffix}",
-            accept_sparse="csr",
-            dtype=np.float64,
-            reset=reset,
-            ensure_min_samples=2 if reset else 1,  # one document has no order
-        )
-        X = as_dense(X, f"X{suffix}")
-        check_scale(X, f"X{suffix}", exponent=_MOST_EXPONENT)
-        y = _check_grades(y, len(X), f"y{suffix}")
+        hint = " Pass the relevance of each document."
+        check_given(y, type(self).__name__, hint, f"y{suffix}")
+        least = 2 if reset else 1  # one document has no order
+        X = self._check_rows(X, f"X{suffix}", reset=reset, ensure_min_samples=least)
+        y = check_grades(y, f"y{suffix}", len(X))
         return X, y, group_rows(qid, len(X), f"qid{suffix}")
 
-    def _split(self, ranked, given, rng):
-        """Return the queries to train on, and those to choose the epoch by, or None."""
-        if not self.early_stopping:
-            return ranked, None
-        if given is not None:
-            X, y, queries = given
-            validation, _ = sort_queries(
-                self._normalizer.features(X, queries), y[queries.order], queries
-            )
-            if validation.n_queries == 0:
-                raise ValueError(
-                    "y_val: no query has documents of different relevance, so early_stopping has "
-                    "nothing to go by."
-                )
-            return ranked, validation
-        n_held_out = int(_HELD_OUT * ranked.n_queries)
-        if n_held_out < _MIN_HELD_OUT:
-            return ranked, None
-        shuffled = rng.permutation(ranked.n_queries)
-        held_out, rest = shuffled[:n_held_out], shuffled[n_held_out:]
-        return ranked.take(np.sort(rest)), ranked.take(np.sort(held_out))
+    def _check_rows(self, X, name="X", **options):
+        X = as_dense(validate_rows(self, X, name, dtype=np.float64, **options), name)
+        check_scale(X, name, exponent=_MOST_EXPONENT)
+        return X
 
     def _build(self, training, rng, client):
-        """Learn the local metrics, in parallel."""
-        kinds = [False] if self.kernel == "thesis" else [False, True]  # with anti-ideal documents
-        groups = [group for _ in kinds for group in draw_groups(training, self.n_metrics, rng)]
-        blocks = [training.take(group) for group in groups]
-        own = [
-            (bool(anti), int(seed))
-            for anti, seed in zip(
-                np.repeat(kinds, self.n_metrics), rng.integers(2**31, size=len(groups)), strict=True
+        """Learn the local metrics; the "damped" kernel has no anti-ideal documents."""
+        try:
+            found = learn_local_metrics(
+                training,
+                self.n_metrics,
+                self.reg,
+                rng,
+                anti=self.kernel != "damped",
+                n_jobs=self.n_jobs,
+                client=client,
             )
-        ]
-        with make_shards(blocks, n_jobs=self.n_jobs, client=client) as shards:
-            try:
-                rank = choose_rank(self.n_metrics)
-                found = shards.map(_learn_local_metric, self.reg, rank, each=own)
-            except LinAlgError:
-                raise ValueError(
-                    f"reg={self.reg} is too small to learn local metrics from these documents: "
-                    "some features do not vary among relevant ones. Raise reg."
-                ) from None
+        except LinAlgError:
+            raise ValueError(
+                f"reg={self.reg} is too small to learn local metrics from these documents: "
+                "some features do not vary among relevant ones. Raise reg."
+            ) from None
         return build_model(self.kernel, found, self.n_metrics, self.learn_metrics)
 
     def _train(self, model, training, validation, rng, progress):
         learned = ["anchors"] if self.learn_anchors else []
         learned += ["factors"] if self.learn_metrics else []
         learned += ["widths"] if self.kernel == "gaussian" else []
-        if not (self.kernel == "thesis" and self.query_weights == "per-query"):
+        if not (self.kernel == "damped" and self.query_weights == "per-query"):
             learned.append("weights")  # the thesis has none that queries share
         if not learned:
-            return model, []
+            return model, {"loss": [], "seconds": []}
         return train(
             model,
             training,
@@ -379,27 +363,9 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
             self.max_epochs,
             _PATIENCE,
             rng,
-            progress.begin,
-            lambda best, epoch, **figures: progress.step(
-                lambda: self._model_attributes(best), **figures
-            ),
+            progress,
+            _model_attributes,
         )
-
-    def _refine(self, model, ranked, X, queries, kept, unnamed, rng):
-        """Learn the weights of single queries."""
-        if self.query_weights == "shared":
-            return
-        weights = fit_query_weights(model, ranked, self.loss, self.max_epochs, rng)
-        # Without qid, the one query of predict is that of fit.
-        ids = [None] if unnamed else queries.ids[kept].tolist()
-        self._own_weights = dict(zip(ids, weights, strict=True))
-        self.query_weights_ = {name: self._phi(own) for name, own in self._own_weights.items()}
-        if self.query_weights == "neighbours":
-            self._neighbour_scale = column_scale(X)
-            self._centres = np.array([X[queries.rows(q)].mean(axis=0) for q in kept])
-
-    def _phi(self, weights):
-        return weights if self.kernel == "thesis" else np.exp(weights)
 
     def predict(
         self, X: MatrixLike, qid: ArrayLike | None = None, query: MatrixLike | None = None
@@ -424,8 +390,7 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
             Only their order within a query has a meaning.
         """
         check_is_fitted(self)
-        X = as_dense(validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False))
-        check_scale(X, exponent=_MOST_EXPONENT)
+        X = self._check_rows(X, reset=False)
         queries = group_rows(qid, len(X)).by_size()
         examples = self._check_examples(query, len(X))
         scores = np.empty(len(X))
@@ -441,16 +406,13 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
             query, "query", accept_sparse="csr", dtype=np.float64, ensure_2d=False
         )
         query = as_dense(query, "query")
-        if (
-            query.ndim != 2
-            or query.shape[1] != self.n_features_in_
-            or len(query) not in (1, n_rows)
-        ):
+        one, each = (1, self.n_features_in_), (n_rows, self.n_features_in_)
+        if query.shape not in (one, each):
             raise ValueError(
-                f"query has shape {query.shape}, expected (1, {self.n_features_in_}) or "
-                f"({n_rows}, {self.n_features_in_}): one row for all documents or one for each."
+                f"query has shape {query.shape}, expected {one} or {each}: one row for all "
+                "documents or one for each."
             )
-        return np.broadcast_to(query, (n_rows, query.shape[1]))
+        return np.broadcast_to(query, each)
 
     def _score_chunk(self, X, chunk, unnamed, examples):
         """Return the scores of whole queries, in the order of `chunk.order`."""
@@ -465,30 +427,9 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
                 for rows in map(chunk.rows, range(len(chunk.ids)))
             ]
             return self._model.scores_by_example(features, np.concatenate(placed))
-        weights = self._weights_of(X, chunk, unnamed)
+        ids = [None] if unnamed else chunk.ids.tolist()
+        weights = self._weights.of_rows(X, chunk, ids)
         return self._model.scores(features, weights=weights)
-
-    def _weights_of(self, X, queries, unnamed):
-        """Return the weights of each row, or None where all queries share theirs."""
-        if self.query_weights == "shared":
-            return None
-        ids = [None] if unnamed else queries.ids.tolist()
-        known = [self._own_weights.get(name) for name in ids]
-        own = np.array(
-            [
-                self._unseen_weights(X[queries.rows(number)]) if found is None else found
-                for number, found in enumerate(known)
-            ]
-        )
-        return np.repeat(own, queries.sizes, axis=0)
-
-    def _unseen_weights(self, documents):
-        if self.query_weights == "per-query" or not self._own_weights:
-            return self._model.weights
-        difference = (self._centres - documents.mean(axis=0)) / self._neighbour_scale
-        difference /= max(np.abs(difference).max(), 1.0)  # huge ones are not squared
-        nearest = np.argsort(np.sum(difference**2, axis=1), kind="stable")[:_NEIGHBOURS]
-        return np.mean([list(self._own_weights.values())[n] for n in nearest], axis=0)
 
     def score(
         self,
@@ -516,7 +457,7 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
             Between 0 and 1.
         """
         scores = self.predict(X, qid=qid)
-        y = _check_grades(y, len(scores), "y")
+        y = check_grades(y, "y", len(scores))
         if sample_weight is None:
             return mean_ndcg(y, scores, qid)
         weight = check_numbers(sample_weight, "sample_weight", len(scores))
@@ -534,21 +475,39 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
         return float(np.average(ndcg[counted], weights=weight[counted]))
 
 
-def _check_grades(y, n_rows, name):
-    """Return the relevance of each document."""
-    with naming(name):
-        y = np.asarray(y)
-    if y.ndim == 2 and y.shape[1] == 1:
-        y = y[:, 0]
-    y = check_numbers(y, name, n_rows)
-    if (y < 0).any():
-        raise ValueError(f"{name} must not be negative: 0 is the grade of an irrelevant document.")
-    return y
+def _model_attributes(model: AnchorModel) -> dict[str, Any]:
+    return {
+        "_model": model,
+        "_weights": QueryWeights(model.weights),
+        "query_weights_": {},
+        "anchors_": model.anchors,
+        "metrics_": model.metrics(),
+        "weights_": model.phi,
+        "widths_": np.logaddexp(0, model.widths),
+    }
 
 
-def _learn_local_metric(group, own, reg, rank):
-    anti, seed = own
-    return learn_local_metric(group, anti, seed, reg, rank)
+def _hold_out(
+    ranked: RankedQueries, rng: np.random.Generator
+) -> tuple[RankedQueries, RankedQueries | None]:
+    """Return the queries to train on, and those to choose the epoch by, or None."""
+    n_held_out = int(_HELD_OUT * ranked.n_queries)
+    if n_held_out < _MIN_HELD_OUT:
+        return ranked, None
+    shuffled = rng.permutation(ranked.n_queries)
+    held_out, rest = shuffled[:n_held_out], shuffled[n_held_out:]
+    return ranked.take(np.sort(rest)), ranked.take(np.sort(held_out))
+
+
+def _sort_validation(normalizer, X, y, queries):
+    """Return the validation queries that a user gave."""
+    validation, _ = sort_queries(normalizer.features(X, queries), y[queries.order], queries)
+    if validation.n_queries == 0:
+        raise ValueError(
+            "y_val: no query has documents of different relevance, so early_stopping has "
+            "nothing to go by."
+        )
+    return validation
 
 
 def _without_rounding_errors(scores):

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from sklearn.model_selection import StratifiedKFold
 from sklearn.utils import check_consistent_length, column_or_1d
 
-from ..utils.validation import as_array, encode, labelled_rows, naming
+from ..utils._labels import labelled_rows
+from ..utils.validation import as_array, encode, naming
 
 
 class PartiallyLabelledKFold(StratifiedKFold):

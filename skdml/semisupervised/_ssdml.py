@@ -23,18 +23,12 @@ from ..deep.modules import NAMED, find_module, module_arguments
 from ..metrics import recall_at_k
 from ..utils._bases import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from ..utils._fit import FitProgress, copy_part, fit_method
+from ..utils._labels import check_neighbors, encode_partial_labels, labelled_rows
 from ..utils._parts import PartParamsMixin, params_of
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions
 from ..utils._torch import choose_device, seeded_torch
 from ..utils._typing import MatrixLike, RandomStateLike
-from ..utils.validation import (
-    check_neighbors,
-    check_varies,
-    encode,
-    encode_partial_labels,
-    label_vector,
-    labelled_rows,
-)
+from ..utils.validation import check_varies, encode, label_vector
 from ._ssdml_methods import make_method
 from ._ssdml_training import MetricModel, Plan, propagate_all, train
 from ._stiefel import orthonormal

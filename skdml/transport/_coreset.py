@@ -15,10 +15,9 @@ from sklearn.neighbors import NearestNeighbors
 from sklearn.utils import check_random_state, gen_batches
 
 from .._optional import optional_import
-from ..metrics._validation import check_vector
 from ..utils._sklearn import Interval, validate_params
 from ..utils._typing import MatrixLike, RandomStateLike
-from ..utils.validation import check_named_array, check_scale, encode
+from ..utils.validation import check_named_array, check_scale, check_vector, encode
 from ._sinkhorn import (
     check_cloud,
     check_transport,

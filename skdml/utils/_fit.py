@@ -1,4 +1,4 @@
-"""Fit decorator and progress reporting."""
+"""What runs around a training: fit decorator, history, progress reporting, numpy optimiser."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import copy
 import functools
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Self, TypeAlias, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ._sklearn import HAS_CALLBACKS, _fit_context
 
@@ -205,3 +208,31 @@ class FitProgress(Progress):
                 estimator=self.estimator, reconstruction_attributes={}, **self._data
             )
         return False
+
+
+class Adam:
+    """Adam with the usual decay rates, 0.9 and 0.999.
+
+    Parameters
+    ----------
+    parameters : sequence of ndarray
+        Where to start; the arrays themselves are not changed.
+    eps : float
+        Added to the root of the second moment.
+    """
+
+    def __init__(self, parameters: Sequence[NDArray], eps: float) -> None:
+        self.parameters = list(parameters)
+        self._eps = eps
+        self._first = [np.zeros_like(value) for value in parameters]
+        self._second = [np.zeros_like(value) for value in parameters]
+        self.n_steps = 0
+
+    def step(self, gradients: Sequence[NDArray], lr: float) -> None:
+        """Go one step down; the parameters become new arrays."""
+        self.n_steps = t = self.n_steps + 1
+        for i, gradient in enumerate(gradients):
+            first = self._first[i] = 0.9 * self._first[i] + 0.1 * gradient
+            second = self._second[i] = 0.999 * self._second[i] + 0.001 * gradient * gradient
+            size = np.sqrt(second / (1 - 0.999**t)) + self._eps
+            self.parameters[i] = self.parameters[i] - lr * first / (1 - 0.9**t) / size

@@ -63,6 +63,12 @@ class ClientMixin(BaseEstimator):
         return clone
 
 
+def validate_rows(estimator: BaseEstimator, X: MatrixLike, name: str = "X", **options: Any) -> Any:
+    """Validate dense or sparse rows of float32 or float64, as `validate_data` does."""
+    defaults = {"accept_sparse": "csr", "dtype": [np.float64, np.float32]}
+    return validate_data(estimator, X, name, **{**defaults, **options})
+
+
 def validate_data(estimator: BaseEstimator, X: MatrixLike, name: str = "X", **options: Any) -> Any:
     """Validate rows as scikit-learn does, with errors that always name them."""
     try:
@@ -86,4 +92,5 @@ __all__ = [
     "validate_data",
     "validate_parameter_constraints",
     "validate_params",
+    "validate_rows",
 ]

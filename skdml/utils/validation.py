@@ -1,7 +1,11 @@
-"""Checks of input that several parts of the package share."""
+"""Checks of input: labels, pairs, grades, counts, vectors, and the range of rows.
+
+Every error names the parameter, says what is wrong with the numbers, and what to do.
+"""
 
 from __future__ import annotations
 
+import numbers
 import os
 import re
 import warnings
@@ -17,15 +21,12 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from .._parallel import computed
 
+# Arrays
+
 
 @contextmanager
 def naming(name: str) -> Iterator[None]:
     """Put the name of a parameter before the message of an error that does not have it.
-
-    Parameters
-    ----------
-    name : str
-        The parameter.
 
     Examples
     --------
@@ -46,53 +47,145 @@ def naming(name: str) -> Iterator[None]:
 
 
 def check_named_array(values: Any, name: str, **options: Any) -> Any:
-    """Check an array as scikit-learn does, with errors that always name it.
-
-    Parameters
-    ----------
-    values : object
-        Given as an array.
-    name : str
-        The parameter.
-    **options
-        Of :func:`sklearn.utils.check_array`.
-
-    Returns
-    -------
-    array : ndarray or sparse matrix
-        The array.
-
-    Examples
-    --------
-    >>> from skdml.utils.validation import check_named_array
-    >>> check_named_array([[1, 2]], "prior", dtype=float)
-    array([[1., 2.]])
-    """
+    """Check an array by :func:`sklearn.utils.check_array`, with errors that always name it."""
     with naming(name), np.errstate(invalid="ignore"):  # scikit-learn sums up infinities
         return check_array(values, input_name=name, **options)
 
 
-def check_class_labels(y: Any, name: str) -> NDArray:
-    """Return one class label per sample as an array; a column is flattened, with a warning.
+def check_embeddings(values: Any, name: str, min_samples: int = 1) -> NDArray:
+    """Return a finite 2-d array of float32 or float64."""
+    X = check_named_array(
+        values,
+        name,
+        dtype=[np.float64, np.float32],
+        order="C",
+        ensure_2d=False,
+        allow_nd=True,
+        ensure_min_samples=0,
+        ensure_min_features=0,
+    )
+    if X.ndim != 2:
+        raise ValueError(
+            f"{name} must have two dimensions (items by features), got shape {X.shape}; "
+            "reshape a single feature with .reshape(-1, 1)."
+        )
+    if X.shape[0] < min_samples or X.shape[1] < 1:
+        raise ValueError(
+            f"{name} must have at least {min_samples} row(s) and one feature, got shape {X.shape}."
+        )
+    return X
 
-    Parameters
-    ----------
-    y : array-like of shape (n_samples,)
-        Class labels, numbers or strings.
-    name : str
-        The parameter, named in errors.
 
-    Returns
-    -------
-    y : ndarray of shape (n_samples,)
-        The labels.
+def as_array(values: ArrayLike) -> NDArray:
+    """Return an array; a list of numbers and strings keeps both, as objects.
+
+    ``np.asarray`` would turn the numbers into strings.
 
     Examples
     --------
-    >>> from skdml.utils.validation import check_class_labels
-    >>> check_class_labels(["a", "b"], "y")
-    array(['a', 'b'], dtype='<U1')
+    >>> from skdml.utils.validation import as_array
+    >>> as_array([1, "a"])
+    array([1, 'a'], dtype=object)
     """
+    array = np.asarray(values)
+    if array.dtype.kind in "US" and isinstance(values, (list, tuple)):
+        flat = [value for value in values if not isinstance(value, (list, tuple))]
+        if not all(isinstance(value, (str, bytes)) for value in flat):
+            return np.asarray(values, dtype=object)
+    return array
+
+
+def as_dense(X: Any, name: str = "X") -> NDArray:
+    """Return rows as a dense array; MemoryError, with the size, if they do not fit."""
+    if not sparse.issparse(X):
+        return X
+    refuse_if_too_large(
+        X.shape,
+        f"{name} is worked on as a dense array",
+        "Reduce the columns first, by TruncatedSVD.",
+    )
+    return X.toarray()
+
+
+def refuse_if_too_large(shape: tuple[int, ...], what: str, advice: str) -> None:
+    """Raise before an allocation of float64 that would not fit into half of the memory."""
+    size = 8 * shape[0] * shape[1]
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not told on this platform
+        return
+    if size > memory / 2:
+        raise MemoryError(
+            f"{what} of {shape[0]} x {shape[1]} numbers ({size / 2**30:.1f} GiB), more than half "
+            f"of this machine's memory ({memory / 2**30:.1f} GiB). {advice}"
+        )
+
+
+# Vectors, counts, grades
+
+
+def check_vector(values: ArrayLike, name: str, length: int | None = None) -> NDArray:
+    """Return a non-empty one-dimensional array of the given length."""
+    with naming(name):
+        vector = as_array(values)
+    if vector.ndim != 1:
+        raise ValueError(f"{name} must be one-dimensional, got shape {vector.shape}.")
+    if length is not None and len(vector) != length:
+        raise ValueError(
+            f"{name} must have one entry per row: expected {length}, got {len(vector)}."
+        )
+    if len(vector) == 0:
+        raise ValueError(f"{name} must not be empty.")
+    return vector
+
+
+def check_numbers(values: ArrayLike, name: str, length: int | None = None) -> NDArray:
+    """Return a non-empty one-dimensional float64 array without NaN or infinity."""
+    vector = check_vector(values, name, length)
+    try:
+        if vector.dtype.kind == "O":
+            vector = np.asarray(vector.tolist())  # of the numbers' own type
+        if vector.dtype.kind == "c":
+            raise TypeError("complex numbers have no order")
+        vector = vector.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} must hold numbers, got dtype {vector.dtype}.") from error
+    if not np.isfinite(vector).all():
+        raise ValueError(f"{name} must be finite, but it contains NaN or infinity.")
+    return vector
+
+
+def check_grades(values: ArrayLike, name: str, length: int | None = None) -> NDArray:
+    """Return the relevance of documents, 0 or above; a column is flattened."""
+    grades = check_numbers(_flattened(values, name), name, length)
+    if (grades < 0).any():
+        raise ValueError(f"{name} must not be negative: 0 is the grade of an irrelevant document.")
+    return grades
+
+
+def check_count(value: Any, name: str, minimum: int = 1) -> int:
+    """Return an int of at least `minimum`."""
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool):
+        wanted = "a positive integer" if minimum == 1 else f"an integer of at least {minimum}"
+        raise TypeError(f"{name} must be {wanted}, got {value!r}.")
+    if value < minimum:
+        raise ValueError(f"{name} must be at least {minimum}, got {value!r}.")
+    return int(value)
+
+
+# Labels
+
+
+def check_given(y: Any, estimator: str, hint: str = "", name: str = "y") -> None:
+    """Raise where `fit` needs a target and has none, in scikit-learn's words."""
+    if y is None:
+        raise ValueError(
+            f"{estimator} requires {name} to be passed, but the target {name} is None.{hint}"
+        )
+
+
+def check_class_labels(y: Any, name: str) -> NDArray:
+    """Return one class label per sample as an array; a column is flattened, with a warning."""
     with naming(name), np.errstate(invalid="ignore"):  # scikit-learn casts floats to integers
         y = column_or_1d(as_array(y), warn=True)
         if y.dtype.kind == "S":
@@ -100,6 +193,40 @@ def check_class_labels(y: Any, name: str) -> NDArray:
         encode(y, name)
         check_classification_targets(y)
     return y
+
+
+def check_row_labels(y: Any, n_rows: int, name: str = "y", rows: str = "X") -> NDArray:
+    """Return class labels, of which there must be one for each row of `rows`."""
+    y = check_class_labels(y, name)
+    if len(y) != n_rows:
+        raise ValueError(
+            f"{name} has {len(y)} labels for {n_rows} rows of {rows}: one class label per row is "
+            "needed."
+        )
+    return y
+
+
+def encode_classes(y: Any, n_rows: int) -> tuple[NDArray, NDArray]:
+    """Return two classes or more, sorted, and the number of each row's class."""
+    classes, codes = encode(check_row_labels(y, n_rows), "y")
+    if len(classes) < 2:
+        raise ValueError(
+            f"y has only one class, {classes[0]!r}: at least two classes are needed to learn what "
+            "is different."
+        )
+    return classes, codes
+
+
+def encode_known(y: Any, classes: NDArray, n_rows: int, name: str, rows: str) -> NDArray:
+    """Return the number of each row's class, among classes that are known already."""
+    y = check_row_labels(y, n_rows, name, rows)
+    unknown = np.setdiff1d(y, classes)
+    if len(unknown):
+        raise ValueError(
+            f"{name} has classes that y does not have, such as {unknown[0]!r}: leave these rows "
+            f"of {rows} out, or add rows of their classes to X."
+        )
+    return np.searchsorted(classes, y)
 
 
 def label_vector(y: Any, n_samples: int, hint: str = "") -> NDArray:
@@ -118,17 +245,8 @@ def label_vector(y: Any, n_samples: int, hint: str = "") -> NDArray:
     -------
     y : ndarray of shape (n_samples,)
         The labels.
-
-    Examples
-    --------
-    >>> from skdml.utils.validation import label_vector
-    >>> label_vector([["a"], ["b"]], 2)
-    array(['a', 'b'], dtype='<U1')
     """
-    with naming("y"):
-        y = as_array(y)
-    if y.ndim == 2 and y.shape[1] == 1:
-        y = y[:, 0]
+    y = _flattened(y, "y")
     if y.shape != (n_samples,):
         raise ValueError(
             f"y has shape {y.shape} for {n_samples} samples of X: one class label per sample is "
@@ -137,60 +255,14 @@ def label_vector(y: Any, n_samples: int, hint: str = "") -> NDArray:
     return y
 
 
-# Numbers between 2 to the power of minus and plus these keep what is computed from them in range:
-# products of two squares in double precision, squares in single.
-_EXPONENTS = {np.dtype(np.float64): 240, np.dtype(np.float32): 60}
-# Values of a column that differ by less than so many units of rounding are the same.
-_ROUNDING_UNITS = 8
-# In a type with less precision, so many steps between the ends of a column are too few.
-_FEW_STEPS = 100
-
-
-def as_array(values: ArrayLike) -> NDArray:
-    """Return an array; a list of numbers and strings keeps both, as objects.
-
-    ``np.asarray`` would turn the numbers into strings.
-
-    Parameters
-    ----------
-    values : array-like
-        Labels or names.
-
-    Returns
-    -------
-    array : ndarray
-        The values.
-
-    Examples
-    --------
-    >>> from skdml.utils.validation import as_array
-    >>> as_array([1, "a"])
-    array([1, 'a'], dtype=object)
-    """
-    array = np.asarray(values)
-    if array.dtype.kind in "US" and isinstance(values, (list, tuple)):
-        flat = [value for value in values if not isinstance(value, (list, tuple))]
-        if not all(isinstance(value, (str, bytes)) for value in flat):
-            return np.asarray(values, dtype=object)
-    return array
+def _flattened(values, name):
+    with naming(name):
+        values = as_array(values)
+    return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
 
 
 def encode(values: NDArray, name: str) -> tuple[NDArray, NDArray]:
     """Return the distinct values, sorted, and the position of each entry among them.
-
-    Parameters
-    ----------
-    values : ndarray of shape (n_samples,)
-        Labels or names, as `as_array` returns them.
-    name : str
-        The parameter, named in errors.
-
-    Returns
-    -------
-    distinct : ndarray of shape (n_distinct,)
-        The distinct values.
-    codes : ndarray of shape (n_samples,)
-        Positions in `distinct`.
 
     Examples
     --------
@@ -212,18 +284,134 @@ def encode(values: NDArray, name: str) -> tuple[NDArray, NDArray]:
     return distinct, codes
 
 
-def unit_for_squares(X: Any) -> float:
-    """Return a power of two by which numbers can be divided so that their squares are in range.
+# Pairs of rows
+
+
+def check_index_pairs(pairs: Any, n_rows: int) -> NDArray:
+    """Return pairs of row indices as an array of shape (n_pairs, 2)."""
+    with naming("pairs"):
+        pairs = np.asarray(pairs)
+    if pairs.ndim != 2 or pairs.shape[1] != 2:
+        raise ValueError(f"pairs must be row indices of shape (n_pairs, 2), got {pairs.shape}.")
+    if pairs.dtype.kind not in "iu":
+        raise TypeError(
+            f"pairs must hold integer row indices into X, got dtype {pairs.dtype}. Pairs of "
+            "feature vectors are for pair_distance without X."
+        )
+    if len(pairs) and (pairs.min() < 0 or pairs.max() >= n_rows):
+        raise ValueError(
+            f"pairs names rows {pairs.min()} to {pairs.max()}, but X has {n_rows} samples "
+            f"(rows 0 to {n_rows - 1})."
+        )
+    return pairs
+
+
+def check_pair_labels(pair_labels: Any, n_pairs: int) -> NDArray[np.int64]:
+    """Return labels of pairs, +1 or -1, as integers."""
+    if pair_labels is None:
+        raise ValueError("pair_labels is missing: pass +1 (similar) or -1 (dissimilar) per pair.")
+    with naming("pair_labels"):
+        labels = np.asarray(pair_labels)
+        if labels.dtype.kind == "O":
+            labels = labels.astype(np.float64)
+    if labels.dtype.kind not in "biuf":
+        raise TypeError(
+            f"pair_labels must be numbers, +1 (similar) or -1 (dissimilar), got dtype "
+            f"{labels.dtype}."
+        )
+    if labels.shape != (n_pairs,):
+        raise ValueError(
+            f"pair_labels has shape {labels.shape} for {n_pairs} pairs: one label per pair is "
+            "needed."
+        )
+    wrong = (labels != 1) & (labels != -1)
+    if wrong.any():
+        odd = np.unique(labels[wrong])[:5]
+        raise ValueError(
+            f"pair_labels must be +1 (similar) or -1 (dissimilar), got {odd.tolist()} as well."
+        )
+    return labels.astype(np.int64)
+
+
+def check_pairs(
+    pairs: ArrayLike, pair_labels: ArrayLike | None, n_samples: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Check index pairs and their labels, and drop those that say nothing.
+
+    A row paired with itself and a pair given twice with the same label are dropped, a pair
+    given with both labels is kept; each case gives one warning that counts them.
 
     Parameters
     ----------
-    X : array or sparse matrix
-        Numbers of float32 or float64.
+    pairs : array-like of shape (n_pairs, 2)
+        Row indices in 0 .. n_samples - 1.
+    pair_labels : array-like of shape (n_pairs,)
+        +1 for similar, -1 for dissimilar.
+    n_samples : int
+        The number of rows that `pairs` may name.
 
     Returns
     -------
-    unit : float
-        1 where nothing needs to be done, or nothing can be done as they are not finite.
+    pairs : ndarray of shape (n_kept, 2)
+        The smaller index first.
+    pair_labels : ndarray of shape (n_kept,)
+        +1 or -1.
+
+    Examples
+    --------
+    >>> from skdml.constraints import check_pairs
+    >>> check_pairs([[0, 1], [2, 0]], [1, -1], n_samples=3)
+    (array([[0, 1], [0, 2]]), array([ 1, -1]))
+    """
+    pairs = check_index_pairs(pairs, check_count(n_samples, "n_samples"))
+    if not len(pairs):
+        raise ValueError("pairs is empty: at least one similar and one dissimilar pair are needed.")
+    labels = check_pair_labels(pair_labels, len(pairs))
+    pairs = np.sort(pairs.astype(np.int64), axis=1)
+
+    itself = pairs[:, 0] == pairs[:, 1]
+    _warn_dropped(itself, "paired a row with itself")
+    pairs, labels = pairs[~itself], labels[~itself]
+
+    number = pairs[:, 0] * n_samples + pairs[:, 1]
+    _, first = np.unique(number * 2 + (labels > 0), return_index=True)
+    repeated = np.ones(len(pairs), dtype=bool)
+    repeated[first] = False
+    _warn_dropped(repeated, "were given before with the same label")
+    pairs, labels, number = pairs[~repeated], labels[~repeated], number[~repeated]
+
+    contradictory = len(number) - len(np.unique(number))
+    if contradictory:
+        warnings.warn(
+            f"{contradictory} pairs are labelled both similar and dissimilar; both are kept.",
+            stacklevel=3,
+        )
+    for sign, kind in ((1, "similar (+1)"), (-1, "dissimilar (-1)")):
+        if not (labels == sign).any():
+            raise ValueError(f"pair_labels has no {kind} pair left: both kinds are needed.")
+    return pairs, labels
+
+
+def _warn_dropped(dropped, reason):
+    if dropped.any():
+        warnings.warn(f"{dropped.sum()} of {len(dropped)} pairs {reason} and were dropped.")
+
+
+# Range and variation of rows
+
+# Numbers between 2 to the power of minus and plus these keep what is computed from them in range:
+# products of two squares in double precision, squares in single.
+_EXPONENTS = {np.dtype(np.float64): 240, np.dtype(np.float32): 60}
+# Values of a column that differ by less than so many units of rounding are the same.
+_ROUNDING_UNITS = 8
+# In a type with less precision, so many steps between the ends of a column are too few.
+_FEW_STEPS = 100
+
+
+def unit_for_squares(X: Any) -> float:
+    """Return a power of two by which to divide X so that its squares are in range.
+
+    It is 1 where nothing needs to be done, or nothing can be done as X is not finite.
 
     Examples
     --------
@@ -271,14 +459,6 @@ def check_scale(
         those whose squares are in range.
     may_be_small : bool, default=False
         Whether only numbers that are too large are refused.
-
-    Examples
-    --------
-    >>> from skdml.utils.validation import check_scale
-    >>> check_scale([[1e-200, 3e-200]])
-    Traceback (most recent call last):
-    ...
-    ValueError: X has no value above 3e-200, and products of squares of such numbers leave ...
     """
     largest = _largest(X)
     dtype = np.dtype(dtype)
@@ -294,26 +474,7 @@ def check_scale(
 
 
 def column_bounds(X: Any) -> NDArray:
-    """Return the smallest and the largest value of every column, of dask arrays in one pass.
-
-    Parameters
-    ----------
-    X : array, sparse matrix or dask array of shape (n_samples, n_features)
-        The rows.
-
-    Returns
-    -------
-    bounds : ndarray of shape (2, n_features)
-        NaN for columns with NaN.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdml.utils.validation import column_bounds
-    >>> column_bounds(np.array([[0, 3], [1, 2]]))
-    array([[0, 2],
-           [1, 3]])
-    """
+    """Return the minimum and the maximum of every column, of dask arrays in one pass."""
     low, high = X.min(axis=0), X.max(axis=0)
     if sparse.issparse(X):
         low, high = low.toarray().ravel(), high.toarray().ravel()
@@ -321,55 +482,14 @@ def column_bounds(X: Any) -> NDArray:
 
 
 def varying_columns(X: Any, dtype: DTypeLike | None = None, n_units: int = _ROUNDING_UNITS) -> Any:
-    """Tell which columns vary by more than rounding.
-
-    Parameters
-    ----------
-    X : array, sparse matrix or dask array of shape (n_samples, n_features)
-        The rows.
-    dtype : dtype, default=None
-        Whose rounding counts; None: that of X.
-    n_units : int, default=8
-        Units of rounding that a column varies by at least.
-
-    Returns
-    -------
-    varies : ndarray of bool, of shape (n_features,)
-        False for constant columns.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdml.utils.validation import varying_columns
-    >>> varying_columns(np.array([[0.3, 1.0], [0.1 + 0.2, 2.0]]))
-    array([False,  True])
-    """
+    """Tell which columns vary by more than `n_units` of rounding of `dtype` (None: that of X)."""
     low, high = column_bounds(X).astype(np.float64)
     eps = np.finfo(X.dtype if dtype is None else dtype).eps
     return high / 2 - low / 2 > n_units / 2 * eps * np.maximum(np.abs(low), np.abs(high))
 
 
 def check_varies(X: Any, name: str = "X", dtype: DTypeLike | None = None) -> None:
-    """Refuse rows that are all the same, up to rounding.
-
-    Parameters
-    ----------
-    X : array, sparse matrix or dask array of shape (n_samples, n_features)
-        The rows.
-    name : str, default="X"
-        The parameter, named in errors.
-    dtype : dtype, default=None
-        In which they are worked on, if not in that of X.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdml.utils.validation import check_varies
-    >>> check_varies(np.full((3, 2), 3.7))
-    Traceback (most recent call last):
-    ...
-    ValueError: X has the same values in every row: there is nothing to learn from.
-    """
+    """Refuse rows that are all the same, up to rounding; in `dtype`, if it is another than X's."""
     if not varying_columns(X).any():
         raise ValueError(
             f"{name} has the same values in every row: there is nothing to learn from."
@@ -380,225 +500,3 @@ def check_varies(X: Any, name: str = "X", dtype: DTypeLike | None = None) -> Non
             f"{np.dtype(dtype).name}, in which it is worked on, can hardly tell its rows apart: "
             "subtract the mean of each column, as StandardScaler does."
         )
-
-
-def as_dense(X: Any, name: str = "X") -> NDArray:
-    """Return rows as a dense array, or say that they do not fit.
-
-    Parameters
-    ----------
-    X : ndarray or sparse matrix of shape (n_samples, n_features)
-        The rows.
-    name : str, default="X"
-        The parameter, named in errors.
-
-    Returns
-    -------
-    X : ndarray of shape (n_samples, n_features)
-        The rows.
-
-    Examples
-    --------
-    >>> from scipy import sparse
-    >>> from skdml.utils.validation import as_dense
-    >>> as_dense(sparse.eye_array(2).tocsr())
-    array([[1., 0.],
-           [0., 1.]])
-    """
-    if not sparse.issparse(X):
-        return X
-    refuse_if_too_large(
-        X.shape,
-        f"{name} is worked on as a dense array",
-        "Reduce the columns first, by TruncatedSVD.",
-    )
-    return X.toarray()
-
-
-def refuse_if_too_large(shape: tuple[int, ...], what: str, advice: str) -> None:
-    """Raise before an allocation that would not fit into half of the machine's memory.
-
-    Parameters
-    ----------
-    shape : tuple (n_rows, n_columns)
-        Of an array of float64.
-    what : str
-        What it would be, named in the error.
-    advice : str
-        What to do in its place.
-
-    Examples
-    --------
-    >>> from skdml.utils.validation import refuse_if_too_large
-    >>> refuse_if_too_large((10, 10), "a small array", "")
-    """
-    size = 8 * shape[0] * shape[1]
-    try:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # not told on this platform
-        return
-    if size > memory / 2:
-        raise MemoryError(
-            f"{what} of {shape[0]} x {shape[1]} numbers ({size / 2**30:.1f} GiB), more than half "
-            f"of this machine's memory ({memory / 2**30:.1f} GiB). {advice}"
-        )
-
-
-# Partly missing labels, and graphs of neighbours
-
-
-def labelled_rows(y: Any) -> NDArray[np.bool_]:
-    """Tell which labels are not -1.
-
-    Parameters
-    ----------
-    y : array-like of shape (n_samples,)
-        Labels; of numbers, or of objects.
-
-    Returns
-    -------
-    labelled : ndarray of bool, of shape (n_samples,)
-        True where there is a label.
-
-    Examples
-    --------
-    >>> from skdml.utils.validation import labelled_rows
-    >>> labelled_rows([2, -1, 0])
-    array([ True, False,  True])
-    """
-    y = as_array(y)
-    return np.array(y != -1) if y.dtype.kind in "iufO" else np.ones(y.shape, dtype=bool)
-
-
-def encode_partial_labels(
-    y: Any, n_samples: int, name: str, needs_pairs: bool
-) -> tuple[NDArray, NDArray]:
-    """Return the classes, sorted, and the number of each sample's class, -1 where unknown.
-
-    Parameters
-    ----------
-    y : array-like or None
-        Class labels.
-    n_samples : int
-        How many there should be.
-    name : str
-        The estimator, named in errors.
-    needs_pairs : bool
-        Whether some class must have two labelled samples.
-
-    Returns
-    -------
-    classes : ndarray of shape (n_classes,)
-        The distinct labels, without -1.
-    codes : ndarray of shape (n_samples,)
-        Positions in `classes`, or -1.
-
-    Examples
-    --------
-    >>> from skdml.utils.validation import encode_partial_labels
-    >>> encode_partial_labels([5, -1, 3, 5], 4, "Learner", needs_pairs=True)
-    (array([3, 5]), array([ 1, -1,  0,  1]))
-    """
-    if y is None:
-        raise ValueError(f"{name} requires y to be passed, but the target y is None.")
-    y = label_vector(y, n_samples, ", -1 for samples without one")
-    labelled = labelled_rows(y)
-    if not labelled.any():
-        raise ValueError("y is -1 everywhere: some samples need a class label, of two classes.")
-    if labelled.all():
-        warnings.warn(
-            f"all samples have a label, and {name} is for data with samples that have none (y = "
-            "-1): DeepMetricEmbedder learns from labels alone.",
-            stacklevel=5,
-        )
-    known = y[labelled]
-    if known.dtype.kind == "f" and not np.isfinite(known).all():
-        raise ValueError("y contains NaN or infinity: give -1 to samples without a label.")
-    classes, positions = encode(known, "y")
-    if len(classes) < 2:
-        raise ValueError(
-            "y has only one class beside -1: at least two are needed to learn what is different."
-        )
-    if needs_pairs and np.bincount(positions).max() < 2:
-        raise ValueError(
-            "y has no class with two labelled samples, from which this method learns what is "
-            "similar: label more samples, or use method='ssdml'."
-        )
-    codes = np.full(n_samples, -1)
-    codes[labelled] = positions
-    return classes, codes
-
-
-def check_neighbors(n_neighbors: int, n_nodes: int) -> None:
-    """Check the number of neighbours in a graph: even, and smaller than the graph.
-
-    Parameters
-    ----------
-    n_neighbors : int
-        The parameter.
-    n_nodes : int
-        Samples of a graph.
-
-    Examples
-    --------
-    >>> from skdml.utils.validation import check_neighbors
-    >>> check_neighbors(5, 20)
-    Traceback (most recent call last):
-    ...
-    ValueError: n_neighbors=5 must be even: neighbourhoods are cut in halves. Take 4 or 6.
-    """
-    if n_neighbors % 2:
-        raise ValueError(
-            f"n_neighbors={n_neighbors} must be even: neighbourhoods are cut in halves. Take "
-            f"{n_neighbors - 1} or {n_neighbors + 1}."
-        )
-    if n_neighbors >= n_nodes:
-        raise ValueError(
-            f"n_neighbors={n_neighbors} must be less than the {n_nodes} samples of a graph: take "
-            "fewer neighbours, or more samples (partition_size)."
-        )
-
-
-def encode_classes(y: Any, n_samples: int, estimator: str) -> tuple[NDArray, NDArray]:
-    """Return the classes, sorted, and the number of each sample's class.
-
-    Parameters
-    ----------
-    y : array-like of shape (n_samples,) or None
-        Class labels. At least two classes, one of them with two samples.
-    n_samples : int
-        How many there should be.
-    estimator : str
-        Named in errors.
-
-    Returns
-    -------
-    classes : ndarray of shape (n_classes,)
-        The distinct labels.
-    codes : ndarray of shape (n_samples,)
-        Positions in `classes`.
-
-    Examples
-    --------
-    >>> from skdml.utils.validation import encode_classes
-    >>> encode_classes(["b", "a", "b"], 3, "DeepMetricEmbedder")[1]
-    array([1, 0, 1])
-    """
-    if y is None:
-        raise ValueError(f"{estimator} requires y to be passed, but the target y is None.")
-    y = label_vector(y, n_samples)
-    if y.dtype.kind == "f" and not np.isfinite(y).all():
-        raise ValueError("y contains NaN or infinity: every sample needs a class label.")
-    if y.dtype.kind in "iuf" and (y == -1).any():
-        raise ValueError(
-            f"y has -1 for {int(np.sum(y == -1))} samples, which stands for no label. {estimator} "
-            "learns from labelled samples: leave them out, or use SSDMLEmbedder."
-        )
-    classes, codes = encode(y, "y")
-    if len(classes) < 2:
-        raise ValueError(
-            "y has only one class: at least two are needed to learn what is different."
-        )
-    if np.bincount(codes).max() < 2:
-        raise ValueError("y has no class with two samples: nothing tells what is similar.")
-    return classes, codes

@@ -33,7 +33,9 @@ def make_problem(k=3, same_rows=False):
     X, y, queries = make_task(18)
     X = X - X.mean(axis=0)
     queries = X if same_rows else queries - queries.mean(axis=0)
-    return Problem(queries, y, X, y, same_rows, np.zeros(18, dtype=bool), 1 - np.eye(3), k)
+    return Problem(
+        queries, y, X, y, same_rows, np.zeros(18, dtype=bool), 1 - np.eye(3), k, n_candidates=60
+    )
 
 
 def mean_loss(maps, problem):
@@ -63,7 +65,7 @@ class TestSolver:
         rng = np.random.default_rng(0)
         maps = LinearMaps(*(0.5 * rng.standard_normal((2, 2, 6))), symmetric=False)
         numbers = np.arange(18)
-        search = problem.search(maps, 60, np.random.default_rng(0))
+        search = problem.search(maps, np.random.default_rng(0))
         batch = compare(maps, problem, numbers, search.candidates)
         assert batch.loss.mean() == pytest.approx(mean_loss(maps, problem))
         assert search.loss == pytest.approx(batch.loss.sum())
@@ -85,7 +87,7 @@ class TestSolver:
         numbers, penalty = np.arange(18), 0.01
         values = []
         for _ in range(20):
-            search = problem.search(maps, 60, np.random.default_rng(0))
+            search = problem.search(maps, np.random.default_rng(0))
             batch = compare(maps, problem, numbers, search.candidates)
             values.append(penalty * norm_of_w(maps.U, maps.V) + search.loss / 18)
             maps.step(batch.queries, batch.database, batch.pairs, penalty, 1e-3)
@@ -96,7 +98,7 @@ class TestSolver:
         held_out = np.arange(60) % 4 == 0
         problem = Problem(queries, y, X, y, False, held_out, 1 - np.eye(3), 1)
         maps = LinearMaps(np.eye(6), np.eye(6), False)
-        search = problem.search(maps, 60, np.random.default_rng(0))
+        search = problem.search(maps, np.random.default_rng(0))
         voted = KNeighborsClassifier(1).fit(X, y).predict(queries[held_out])
         wrong = (voted != y[held_out]).astype(float)
         assert 0 < wrong.mean() < 1
@@ -121,7 +123,7 @@ class TestFit:
             symmetric=symmetric, lr=3.0, max_iter=8, validation_fraction=None, random_state=0
         )
         given = {"X_query": queries, "y_query": y} if with_queries else {}
-        curve = model.fit(X, y, **given).objective_curve_
+        curve = model.fit(X, y, **given).history_["objective"]
         assert len(curve) == model.n_iter_ + 1
         assert (np.diff(curve) <= 0).all()
         assert (np.diff(curve) == 0).any()
@@ -140,14 +142,16 @@ class TestFit:
         rows = (queries - queries.mean(axis=0)) / unit, (X - X.mean(axis=0)) / unit
         problem = Problem(rows[0], y, rows[1], y, False, np.zeros(30, dtype=bool), 1 - np.eye(3), 2)
         expected = maps.penalty() + 0.5 * 30 * mean_loss(maps, problem)
-        assert model.objective_curve_[-1] == pytest.approx(expected)
+        assert model.history_["objective"][-1] == pytest.approx(expected)
 
     def test_two_maps_of_one_kind_of_rows_begin_as_one(self):
         X, y, _ = make_task()
         tied = AsymmetricMetricClassifier(max_iter=2, symmetric=True, random_state=0).fit(X, y)
         model = AsymmetricMetricClassifier(max_iter=2, random_state=0).fit(X, y)
-        assert model.objective_curve_[1] == pytest.approx(tied.objective_curve_[1], rel=1e-12)
-        assert model.objective_curve_[2] < tied.objective_curve_[1]
+        assert model.history_["objective"][1] == pytest.approx(
+            tied.history_["objective"][1], rel=1e-12
+        )
+        assert model.history_["objective"][2] < tied.history_["objective"][1]
 
     def test_white_noise_leaves_the_maps_near_the_start(self):
         """Training on noise does harm, which held-out queries notice."""
@@ -157,7 +161,7 @@ class TestFit:
         queries = X + 1.5 * rng.standard_normal(X.shape)
         model = AsymmetricMetricClassifier(max_iter=6, lr=0.05, random_state=0)
         model.fit(X[:120], y[:120], X_query=queries[120:180], y_query=y[120:180])
-        best = model.validation_curve_.argmin()
+        best = np.argmin(model.history_["validation"])
         assert best < model.n_iter_
         kept = model.score(queries[180:], y[180:])
         model.set_params(validation_fraction=None)
@@ -177,8 +181,8 @@ class TestFit:
         monkeypatch.setattr("skdml.asymmetric._asymmetric.train", with_votes)
         model = fit_task(max_iter=2)
         assert len(found) == 2
-        assert found[0].objective_curve != found[1].objective_curve
-        assert model.objective_curve_.tolist() == found[chosen].objective_curve
+        assert found[0].history["objective"] != found[1].history["objective"]
+        assert model.history_ == found[chosen].history
 
     def test_symmetric_is_one_map(self):
         model = fit_task(symmetric=True)
@@ -200,7 +204,7 @@ class TestFit:
         rng = np.random.default_rng(0)
         X, y = rng.standard_normal((60, 20)), np.arange(60) % 2
         model = AsymmetricMetricClassifier(n_neighbors=1, max_iter=1, lr=1e-9, random_state=0)
-        assert model.fit(X, y).objective_curve_[0] > 60 * 0.3
+        assert model.fit(X, y).history_["objective"][0] > 60 * 0.3
 
     def test_unit_and_origin_of_the_features_do_not_matter(self):
         X, y, queries = make_task()
@@ -251,8 +255,8 @@ class TestFit:
     def test_held_out_queries(self):
         """They choose the maps, and are not trained on."""
         model = fit_task(max_iter=3)
-        assert model.validation_curve_.shape == (4,)
-        assert len(fit_task(validation_fraction=None).validation_curve_) == 5
+        assert len(model.history_["validation"]) == 4
+        assert len(fit_task(validation_fraction=None).history_["validation"]) == 5
         labels = np.array([0] * 10 + [1] * 4 + [2] * 5)
         held_out = hold_out(labels, 0.2, np.random.default_rng(0))
         assert np.bincount(labels[held_out], minlength=3).tolist() == [2, 0, 1]

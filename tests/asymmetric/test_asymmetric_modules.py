@@ -53,7 +53,7 @@ def test_networks_learn_what_linear_maps_cannot():
     linear = fit(query_module=None, database_module=None, lr=None)
     assert model.score(queries, y) > 0.9
     assert linear.score(queries, y) < 0.75
-    assert model.objective_curve_[-1] < 0.5 * model.objective_curve_[0]
+    assert model.history_["objective"][-1] < 0.5 * model.history_["objective"][0]
     assert not hasattr(model, "query_components_")
 
 
@@ -70,9 +70,9 @@ def test_networks_with_random_weights_find_a_way_up_first():
     model = AsymmetricMetricClassifier(
         query_module=modules[0], database_module=modules[1], max_iter=6, random_state=0
     ).fit(X[::2], y[::2], X_query=turned[1::2], y_query=y[1::2])
-    assert model.objective_curve_[1] > model.objective_curve_[0]
-    assert model.objective_curve_[-1] < 0.8 * model.objective_curve_[3]
-    assert model.validation_curve_.min() < 0.6 * model.validation_curve_[0]
+    assert model.history_["objective"][1] > model.history_["objective"][0]
+    assert model.history_["objective"][-1] < 0.8 * model.history_["objective"][3]
+    assert min(model.history_["validation"]) < 0.6 * model.history_["validation"][0]
 
 
 def test_given_modules_are_left_alone():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics.pairwise import euclidean_distances
 
-from skdml.asymmetric._candidates import NO_ROW, find_nearest, tabulate
+from skdml.asymmetric._neighbor_sets import NO_ROW, find_nearest, tabulate
 
 
 def make_rows(n_rows=40, seed=0):

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from skdml.asymmetric._inference import infer_sets, vote_costs, winning_costs, winning_members
+from skdml.asymmetric._neighbor_sets import infer_sets, vote_costs, winning_costs, winning_members
 
 
 def brute_force(table, y, costs):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from skdml.asymmetric._initial import aligned_map, initial_map
+from skdml.asymmetric._maps import aligned_map, initial_map
 
 
 @pytest.fixture

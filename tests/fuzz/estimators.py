@@ -69,7 +69,7 @@ def ditml(rng, folder):
     choices = {
         "gamma": [0.1, 1, 100.0, np.inf],
         "bound_percentiles": [(5, 95), [20, 80], "median"],
-        "solver": ["auto", "newton", "parallel", "sequential"],
+        "solver": ["newton", "parallel", "sequential"],
         "tol": [1e-6, 1e-3],
     }
     extra = {"bounds": (0.5, 5.0)} if rng.random() < 0.2 else {}
@@ -82,7 +82,7 @@ def local_gmml(rng, folder):
     y, qid = rng.integers(0, 4, len(X)), np.arange(len(X)) // 6
     choices = {
         "n_metrics": [1, 2, 3],
-        "kernel": ["gaussian", "thesis"],
+        "kernel": ["gaussian", "damped"],
         "loss": ["lambda", "warp"],
         "normalize": ["query", "column", "both", None],
         "learn_anchors": [True, False],

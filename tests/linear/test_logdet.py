@@ -5,10 +5,10 @@ from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 from sklearn.preprocessing import StandardScaler
 
 from skdml.constraints import make_pairs
-from skdml.linear import _logdet_solvers
-from skdml.linear._logdet import LogDetProblem
-from skdml.linear._logdet_solvers import solve_newton, solve_parallel, solve_sequential
-from skdml.linear._pairs import PairDifferences
+from skdml.linear import _logdet
+from skdml.linear._base import PairDifferences
+from skdml.linear._logdet import LogDetProblem, solve_newton
+from skdml.linear._projections import solve_parallel, solve_sequential
 
 SOLVERS = [solve_sequential, solve_parallel, solve_newton]
 every_solver = pytest.mark.parametrize("solve", SOLVERS)
@@ -65,13 +65,13 @@ def random_multipliers(problem, seed=0):
 
 def inverse_metric(problem, lam):
     inverse = problem.prior_inverse.copy()
-    for k, c in enumerate(problem.differences.differences()):
+    for k, c in enumerate(problem.differences.to_array()):
         inverse += problem.signs[k] * lam[k] * np.outer(c, c)
     return inverse
 
 
 def distances_under(problem, A):
-    return np.array([c @ A @ c for c in problem.differences.differences()])
+    return np.array([c @ A @ c for c in problem.differences.to_array()])
 
 
 def dual_value(problem, lam):
@@ -112,7 +112,7 @@ def cyclic_projections(problem, sweeps):
     gamma, A, xi = problem.gamma, np.linalg.inv(problem.prior_inverse), problem.bounds.copy()
     lam = np.zeros(len(xi))
     for _ in range(sweeps):
-        for k, c in enumerate(problem.differences.differences()):
+        for k, c in enumerate(problem.differences.to_array()):
             sign, p = problem.signs[k], c @ A @ c
             alpha = min(lam[k], sign * gamma / (gamma + 1) * (1 / p - 1 / xi[k]))
             beta = sign * alpha / (1 - sign * alpha * p)
@@ -169,7 +169,7 @@ def test_solvers_reach_the_optimum_of_two_slow_references(gamma, prior):
         result = solve(problem, tol=1e-7)
         assert result.converged
         assert relative_error(result.point.metric, projected) < 1e-6
-        inverse = inverse_metric(problem, result.multipliers)
+        inverse = inverse_metric(problem, result.point.multipliers)
         np.testing.assert_allclose(result.point.metric @ inverse, np.eye(4), atol=1e-10)
 
 
@@ -303,10 +303,10 @@ def test_divergence_from_the_optimum(gamma):
 
 
 def without_dense_hessian(monkeypatch):
-    monkeypatch.setattr(_logdet_solvers, "_ALWAYS_DENSE", 0)
-    monkeypatch.setattr(_logdet_solvers, "_MOST_DENSE", 0)
-    monkeypatch.setattr(_logdet_solvers, "_MOST_PRIMAL", 0)
-    monkeypatch.delattr(_logdet_solvers, "cho_factor")
+    monkeypatch.setattr(_logdet, "_ALWAYS_DENSE", 0)
+    monkeypatch.setattr(_logdet, "_MOST_DENSE", 0)
+    monkeypatch.setattr(_logdet, "_MOST_PRIMAL", 0)
+    monkeypatch.delattr(_logdet, "cho_factor")
 
 
 @pytest.mark.parametrize("gamma", [0.5, 10.0])
@@ -315,12 +315,12 @@ def test_newton_direction_solves_the_newton_system(gamma, monkeypatch):
     lam = random_multipliers(problem)
     point, free = problem.at(lam), lam > 0
     H = -central_differences(lambda at: problem.at(at).gradient, lam)[np.ix_(free, free)]
-    dense = _logdet_solvers._newton_direction(problem, point, free)
+    dense = _logdet._newton_direction(problem, point, free)
     np.testing.assert_allclose(H @ dense, point.gradient[free], rtol=1e-5, atol=1e-6)
 
     without_dense_hessian(monkeypatch)
     point.kkt_residual = 1e-24  # the tolerance of conjugate gradients follows the residual
-    iterative = _logdet_solvers._newton_direction(problem, point, free)
+    iterative = _logdet._newton_direction(problem, point, free)
     np.testing.assert_allclose(iterative, dense, rtol=1e-6, atol=1e-9)
 
 
@@ -337,7 +337,7 @@ def test_newton_with_conjugate_gradients_reaches_the_same_metric(gamma, monkeypa
 def test_many_pairs_in_few_dimensions_go_without_a_dense_hessian(monkeypatch):
     problem = random_problem(0.1, "random", n=9000, d=3)
     problem.bounds = np.where(problem.signs > 0, 0.3, 9.0)  # most are violated
-    monkeypatch.delattr(_logdet_solvers, "cho_factor")
+    monkeypatch.delattr(_logdet, "cho_factor")
     expected, result = solve_parallel(problem, tol=1e-7), solve_newton(problem, tol=1e-7)
     assert relative_error(result.point.metric, expected.point.metric) < 1e-6
 
@@ -354,11 +354,11 @@ def contradicting_problem(gamma, seed=0, d=5):
 def test_newton_converges_with_a_large_gamma(gamma, seed):
     result = solve_newton(contradicting_problem(gamma, seed), max_iter=100)
     assert result.converged
-    assert result.kkt_residual < 1e-6
+    assert result.point.kkt_residual < 1e-6
     assert abs(result.point.duality_gap) < 1e-8 * abs(result.point.value)
     # The dual value never falls, and idle pairs have a multiplier of 0.
     assert np.all(np.diff(result.history["value"]) >= -1e-9 * abs(result.point.value))
-    assert np.sum(result.multipliers > 0) > 0
+    assert np.sum(result.point.multipliers > 0) > 0
 
 
 @pytest.mark.parametrize("gamma", [0.5, 10.0])
@@ -366,7 +366,7 @@ def test_steps_on_the_metric_reach_the_same_metric(gamma, monkeypatch):
     problem = contradicting_problem(gamma)
     expected = solve_parallel(problem, tol=1e-8, max_iter=20_000)
     assert expected.converged
-    monkeypatch.setattr(_logdet_solvers, "_DUAL_STEPS", 0)
+    monkeypatch.setattr(_logdet, "_DUAL_STEPS", 0)
     result = solve_newton(problem, tol=1e-8)
     assert result.converged
     assert result.n_iter < 40
@@ -397,7 +397,7 @@ def test_newton_and_parallel_agree_and_climb(load, n_constraints, gamma):
     newton, parallel = solve_newton(problem, tol=1e-8), solve_parallel(problem, tol=1e-8)
     for result in (newton, parallel):
         assert (result.converged, result.stop_reason) == (True, "converged")
-        assert result.kkt_residual <= 1e-8
+        assert result.point.kkt_residual <= 1e-8
         value = np.array(result.history["value"])
         assert (np.diff(value) >= -2e-12 * max(1, value[-1])).all()
     assert newton.n_iter < 30
@@ -426,7 +426,7 @@ def test_sequential_reaches_the_same_metric(load, n_constraints, gamma):
 
 @every_solver
 def test_recorded_divergence_falls_to_nothing(solve):
-    result = solve(real_problem(load_wine, 60, 0.3), tol=1e-7, record=True)
+    result = solve(real_problem(load_wine, 60, 0.3), tol=1e-7, divergence=True)
     divergence, value = np.array(result.history["divergence"]), np.array(result.history["value"])
     assert len(divergence) == result.n_iter
     assert divergence[0] > 0.1 > 1e-7 > divergence[-2]
@@ -501,9 +501,9 @@ def test_impossible_hard_bounds_show_in_a_value_that_grows_without_end(solve):
     problem = make_problem(ROWS[rows], [*SIGNS, -1], NORMS[rows] * factor, np.inf)
     result = solve(problem, max_iter=100)
     assert (result.converged, result.n_iter) == (False, 100)
-    assert result.kkt_residual > 0.1
+    assert result.point.kkt_residual > 0.1
     value = result.history["value"]
     # until the multipliers are so large that rounding stops it
     assert value[-1] > 1e9 or value[-1] > 1.4 * value[50] > 2 * value[20] > 0
-    assert np.isfinite(result.multipliers).all()
+    assert np.isfinite(result.point.multipliers).all()
     assert np.linalg.eigvalsh(result.point.metric)[0] > 0

@@ -6,7 +6,7 @@ from scipy import sparse
 from scipy.spatial.distance import cdist
 
 from skdml.linear import MahalanobisMetric
-from skdml.linear._metric import SparseRows
+from skdml.linear._mahalanobis import SparseRows
 
 
 def random_metric(n_features=7, rank=3, scale=0.8, seed=0):

@@ -11,9 +11,9 @@ from sklearn.datasets import load_breast_cancer, load_iris, load_wine
 from sklearn.preprocessing import StandardScaler
 
 from skdml.constraints import make_pairs
-from skdml.linear._logdet import LogDetProblem
-from skdml.linear._logdet_solvers import solve_newton, solve_parallel
-from skdml.linear._pairs import PairDifferences
+from skdml.linear._base import PairDifferences
+from skdml.linear._logdet import LogDetProblem, solve_newton
+from skdml.linear._projections import solve_parallel
 
 
 def make_problem(X, pairs, labels, bounds, gamma):
@@ -73,7 +73,7 @@ def undamped_rounds(problem, n_rounds, how):
     how="restart" is eq. 3.7, A = I + sum of beta z z' with z = A c; "add" is eq. 3.11, with A in
     place of I; "add inverse" puts the same projections into the inverse of A.
     """
-    C, signs, gamma = problem.differences.differences(), problem.signs, problem.gamma
+    C, signs, gamma = problem.differences.to_array(), problem.signs, problem.gamma
     A, multipliers, xi = np.eye(C.shape[1]), np.zeros(len(C)), problem.bounds
     for _ in range(n_rounds):
         Z = C @ A
@@ -184,7 +184,7 @@ def test_the_sum_of_undamped_projections_leaves_the_cone(load, seed):
     problem = percentile_problem(load, seed=seed)
     ((A, beta, _),) = undamped_rounds(problem, 1, "add")
     assert smallest_eigenvalue(A) < -1
-    for b, c in zip(beta, problem.differences.differences(), strict=True):
+    for b, c in zip(beta, problem.differences.to_array(), strict=True):
         assert smallest_eigenvalue(np.eye(len(c)) + b * np.outer(c, c)) > 0
 
     seen = []

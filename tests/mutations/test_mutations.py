@@ -49,7 +49,7 @@ def test_there_are_changes_of_all_folders():
 
 ENTRY = """
 [[mutation]]
-file = "skdml/linear/_metric.py"
+file = "skdml/linear/_mahalanobis.py"
 old = "{old}"
 new = "{new}"
 tests = ["tests/linear/test_metric.py::{test}"]
@@ -82,12 +82,12 @@ def test_entries_that_cannot_be_tried_are_named(tmp_path, change, problem):
 def test_survivors_are_reported(tmp_path):
     path = tmp_path / "some.toml"
     survivor = {"old": "A = (A + A.T) / 2", "new": "A = (A.T + A) / 2", "test": "test_identity"}
-    before = (ROOT / "skdml/linear/_metric.py").read_bytes()
+    before = (ROOT / "skdml/linear/_mahalanobis.py").read_bytes()
     path.write_text(ENTRY.format(**KILLED))
     assert run("--file", path).returncode == 0
     path.write_text(ENTRY.format(**KILLED) + ENTRY.format(**survivor))
     done = run("--file", path)
     assert done.returncode == 1
-    assert "survived: skdml/linear/_metric.py: A = (A + A.T) / 2" in done.stdout
+    assert "survived: skdml/linear/_mahalanobis.py: A = (A + A.T) / 2" in done.stdout
     assert done.stdout.split("all")[-1].split()[:2] == ["1", "1"]
-    assert (ROOT / "skdml/linear/_metric.py").read_bytes() == before
+    assert (ROOT / "skdml/linear/_mahalanobis.py").read_bytes() == before

@@ -56,22 +56,22 @@ def test_curve_with_its_start(wine):
     model = AsymmetricMetricClassifier(max_iter=3, random_state=0).fit(*wine)
     display = ConvergenceDisplay.from_estimator(model)
     assert display.axes_[0].lines[0].get_xdata()[0] == 0
-    np.testing.assert_array_equal(display.axes_[1].lines[0].get_xdata(), model.seconds_curve_)
-    assert (np.diff(model.seconds_curve_) > 0).all()
-    np.testing.assert_array_equal(display.values, model.objective_curve_)
+    np.testing.assert_array_equal(display.axes_[1].lines[0].get_xdata(), model.history_["seconds"])
+    assert (np.diff(model.history_["seconds"]) > 0).all()
+    np.testing.assert_array_equal(display.values, model.history_["objective"])
     display = ConvergenceDisplay.from_estimator(model, measure="validation")
-    np.testing.assert_array_equal(display.values, model.validation_curve_)
+    np.testing.assert_array_equal(display.values, model.history_["validation"])
 
 
 def test_loss_of_a_ranker():
     X, y, qid = make_ranking(n_queries=12, n_features=4, random_state=0)
     model = LocalGMMLRanker(n_metrics=1, max_epochs=3, random_state=0).fit(X, y, qid=qid)
     display = ConvergenceDisplay.from_estimator(model)
-    assert display.values.tolist() == [epoch["loss"] for epoch in model.history_]
+    assert display.values.tolist() == model.history_["loss"]
     assert (np.diff(display.seconds) > 0).all()
 
 
-def test_epochs_of_networks_add_up():
+def test_training_of_networks():
     pytest.importorskip("torch")
     from skdml import DeepMetricEmbedder, SSDMLEmbedder, WassersteinGenerator
 
@@ -80,10 +80,8 @@ def test_epochs_of_networks_add_up():
         max_epochs=2, n_components=4, validation_fraction=0.3, random_state=0
     ).fit(X, y)
     display = ConvergenceDisplay.from_estimator(model)
-    assert display.values.tolist() == [epoch["train_loss"] for epoch in model.history_]
-    assert (
-        display.seconds.tolist() == np.cumsum([epoch["dur"] for epoch in model.history_]).tolist()
-    )
+    assert display.values.tolist() == model.history_["train_loss"]
+    assert list(display.seconds) == model.history_["seconds"]
     assert sorted(read_curves(model)[0]) == ["train_loss", "valid_recall"]
 
     partly = np.where(np.arange(60) < 9, y, -1)
@@ -111,7 +109,7 @@ def test_figures_noted_elsewhere(pyplot):
 
 
 def test_estimator_without_a_history(wine):
-    with pytest.raises(ValueError, match="GMMLTransformer has neither"):
+    with pytest.raises(ValueError, match="GMMLTransformer has no `history_`"):
         ConvergenceDisplay.from_estimator(GMMLTransformer(random_state=0).fit(*wine))
     with pytest.raises(NotFittedError):
         ConvergenceDisplay.from_estimator(DITMLTransformer())

@@ -5,9 +5,8 @@ import math
 import numpy as np
 
 from skdml.linear import MahalanobisMetric
-from skdml.ranking._local_gmml_solver import build_model
-from skdml.ranking._local_metrics import LocalMetric
-from skdml.ranking._queries import group_rows, sort_queries
+from skdml.ranking._anchor_model import LocalMetric, build_model
+from skdml.ranking._documents import group_rows, sort_queries
 
 
 def make_documents(sizes=(7, 4, 9), n_features=3, n_grades=3, seed=0):
@@ -48,7 +47,7 @@ def random_model(kernel="gaussian", n_features=3, ranks=(3, 2, 1, 2), n_ideal=2,
         LocalMetric(random_metric(n_features, rank, seed=r), rng.standard_normal(n_features))
         for r, rank in enumerate(ranks)
     ]
-    model = build_model(kernel, locals_, len(ranks) if kernel == "thesis" else n_ideal, **kwargs)
+    model = build_model(kernel, locals_, len(ranks) if kernel == "damped" else n_ideal, **kwargs)
     model.weights = rng.uniform(0.2, 1.5, len(ranks))
     model.widths = rng.standard_normal(len(ranks))
     return model

@@ -5,10 +5,14 @@ import math
 import numpy as np
 import pytest
 
-from skdml.ranking._kernels import KERNELS, gaussian_scores, thesis_scores
-from skdml.ranking._local_gmml_solver import build_model
-from skdml.ranking._local_metrics import LocalMetric
-from skdml.ranking._losses import draw_violators
+from skdml.ranking._anchor_model import (
+    KERNELS,
+    LocalMetric,
+    build_model,
+    damped_scores,
+    gaussian_scores,
+)
+from skdml.ranking._local_gmml_training import draw_violators
 from tests.ranking.ranking_toys import finite_differences, random_metric
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -50,9 +54,9 @@ def test_gaussian_scores_against_the_formula(signs):
     np.testing.assert_allclose(gaussian_scores(*case)[0], obvious_gaussian(*case), atol=1e-12)
 
 
-def test_thesis_scores_against_the_formula():
+def test_damped_scores_against_the_formula():
     squared, weights, widths, signs = random_case()
-    scores, _ = thesis_scores(squared, np.abs(weights), widths, signs)
+    scores, _ = damped_scores(squared, np.abs(weights), widths, signs)
     np.testing.assert_allclose(scores, obvious_thesis(squared, np.abs(weights)), atol=1e-12)
 
 
@@ -138,14 +142,14 @@ def test_thesis_score_is_not_monotone():
 
     def score(distance):
         squared = np.array([[distance**2]])
-        return thesis_scores(squared, np.ones(1), np.zeros(1), np.ones(1))[0][0]
+        return damped_scores(squared, np.ones(1), np.zeros(1), np.ones(1))[0][0]
 
     assert score(0.0) == 0
     assert score(0.5) > score(1.0)
     assert score(3.0) > score(1.0)
     assert score(50.0) == pytest.approx(0, abs=1e-12)
     slopes = finite_differences(
-        lambda s: thesis_scores(s[:, None], np.ones(1), np.zeros(1), np.ones(1))[0].sum(),
+        lambda s: damped_scores(s[:, None], np.ones(1), np.zeros(1), np.ones(1))[0].sum(),
         np.array([0.9, 1.1]) ** 2,
     )
     assert slopes[0] < 0 < slopes[1]
@@ -154,7 +158,7 @@ def test_thesis_score_is_not_monotone():
 def test_equation_4_21_has_the_wrong_sign():
     squared, weights, widths, signs = random_case()
     printed = np.exp(-np.sqrt(squared)) * np.sqrt(squared)
-    ours = thesis_scores(squared, weights, widths, signs)[1].by_weight
+    ours = damped_scores(squared, weights, widths, signs)[1].by_weight
     for row, d2 in enumerate(squared):
         true = finite_differences(lambda w, d2=d2: obvious_thesis(d2[None], w)[0], weights)
         np.testing.assert_allclose(ours[row], true, atol=1e-8)
@@ -168,7 +172,7 @@ def test_equation_4_11_squares_the_metric():
     p, anchor = rng.standard_normal((2, 4))
     metric = random_metric(4)
     M, difference = metric.matrix(), p - anchor
-    model = build_model("thesis", [LocalMetric(metric, anchor)], 1)
+    model = build_model("damped", [LocalMetric(metric, anchor)], 1)
     squared = model.squared_distances(p[None])[0, 0]
     printed = np.trace(M @ np.outer(difference, difference) @ M)
     assert squared == pytest.approx(difference @ M @ difference)

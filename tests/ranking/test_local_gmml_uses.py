@@ -86,7 +86,7 @@ def test_one_query_row_for_all_or_one_for_each(data, normalize):
 def test_query_by_example_with_the_thesis_kernel(data):
     X, y, qid = data
     for query_weights in ("shared", "per-query"):
-        ranker = quick(kernel="thesis", loss="warp", query_weights=query_weights, max_epochs=30)
+        ranker = quick(kernel="damped", loss="warp", query_weights=query_weights, max_epochs=30)
         scores = ranker.fit(X, y, qid).predict(X, qid, query=X[:1])
         assert np.isfinite(scores).all()
 

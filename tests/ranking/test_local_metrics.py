@@ -4,8 +4,8 @@ from scipy.linalg import LinAlgError, sqrtm
 
 from skdml.linear import MahalanobisMetric
 from skdml.metrics import mean_ndcg
-from skdml.ranking import _local_metrics
-from skdml.ranking._local_metrics import (
+from skdml.ranking import _anchor_model
+from skdml.ranking._anchor_model import (
     choose_anchor,
     draw_groups,
     group_scatter,
@@ -189,7 +189,7 @@ def test_anchor_is_a_document_of_the_best_grade():
 
 
 def test_many_candidates_are_sampled_by_the_seed(monkeypatch):
-    monkeypatch.setattr(_local_metrics, "_MAX_CANDIDATES", 3)
+    monkeypatch.setattr(_anchor_model, "_MAX_CANDIDATES", 3)
     ranked = make_ranked((20, 30), n_grades=2)
     metric = MahalanobisMetric(3)
     found = [choose_anchor(ranked, metric, False, seed).tolist() for seed in range(10)]

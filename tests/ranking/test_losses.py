@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from skdml.metrics import mean_ndcg
-from skdml.ranking import _losses
-from skdml.ranking._losses import (
+from skdml.ranking import _documents, _local_gmml_training
+from skdml.ranking._documents import CUTOFF, group_rows, mean_ndcg_of, positions, sort_queries
+from skdml.ranking._local_gmml_training import (
     draw_violators,
     lambda_loss,
     pair_loss,
     rank_weight,
     warp_loss,
 )
-from skdml.ranking._queries import CUTOFF, group_rows, mean_ndcg_of, positions, sort_queries
 from tests.ranking.ranking_toys import (
     finite_differences,
     make_documents,
@@ -92,7 +92,7 @@ def test_gains_make_ndcg_a_sum():
 def test_taken_queries_are_as_if_they_came_alone(numbers):
     ranked = make_ranked()
     taken = ranked.take(np.array(numbers))
-    rows, starts, _ = ranked.locate(np.array(numbers))
+    rows, starts, _ = _documents._locate(ranked.starts, np.array(numbers))
     assert np.array_equal(taken.starts, starts)
     assert np.array_equal(taken.features, ranked.features[rows])
     assert taken.sizes.tolist() == ranked.sizes[numbers].tolist()
@@ -320,7 +320,7 @@ def test_rank_weight_is_a_sum_of_discounts():
 
 def test_a_row_has_all_lower_rows_of_its_query_as_partners():
     ranked = make_ranked((7, 4, 9, 2))
-    better, worse = _losses._pairs(ranked)
+    better, worse = _local_gmml_training._pairs(ranked)
     expected = {
         (i, j)
         for rows in query_slices(ranked)

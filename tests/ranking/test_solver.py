@@ -5,9 +5,10 @@ import pytest
 
 from skdml.datasets import make_ranking
 from skdml.linear import MahalanobisMetric
-from skdml.ranking._local_gmml_solver import build_model, fit_query_weights, gradients, train
-from skdml.ranking._local_metrics import LocalMetric, learn_local_metric
-from skdml.ranking._queries import mean_ndcg_of
+from skdml.ranking._anchor_model import LocalMetric, build_model, learn_local_metric
+from skdml.ranking._documents import mean_ndcg_of
+from skdml.ranking._local_gmml_training import fit_query_weights, gradients, train
+from skdml.utils._fit import Progress
 from tests.ranking.ranking_toys import (
     finite_differences,
     make_ranked,
@@ -28,7 +29,7 @@ def ranking_problem(n_queries=40, seed=0):
 
 def untrained_model(ranked, kernel="gaussian", learn_metrics=False):
     locals_ = [learn_local_metric(ranked, anti, 0, 0.01, rank=3) for anti in (False, True)]
-    if kernel == "thesis":
+    if kernel == "damped":
         return build_model(kernel, locals_[:1], 1, learn_metrics)
     return build_model(kernel, locals_, 1, learn_metrics)
 
@@ -37,8 +38,8 @@ def run(model, ranked, validation=None, learned=ALL, loss="lambda", max_epochs=1
     options = {
         "patience": 1000,
         "rng": np.random.default_rng(0),
-        "begin": lambda: None,
-        "report": lambda model, **_: False,
+        "progress": Progress(),
+        "attributes": lambda model: {},
     } | options
     return train(model, ranked, validation, learned, loss, max_epochs, **options)
 
@@ -95,7 +96,7 @@ def test_distance_of_an_anchor_to_itself_is_not_negative():
         assert np.isfinite(model.scores(model.anchors)).all()
 
 
-@pytest.mark.parametrize("kernel", ["gaussian", "thesis"])
+@pytest.mark.parametrize("kernel", ["gaussian", "damped"])
 def test_scores_by_example_against_the_formula(kernel):
     model = random_model(kernel)
     X, examples = rng.standard_normal((2, 15, 3))
@@ -133,7 +134,7 @@ def test_scores_by_example_without_weights_are_numbers():
     """The weights of the thesis may become zero, all of them or that of the nearest document."""
     X = rng.standard_normal((10, 3))
     for weights in ([0.0, 1.0], [0.0, 0.0]):
-        model = random_model("thesis", ranks=(2, 2))
+        model = random_model("damped", ranks=(2, 2))
         model.weights = np.array(weights)
         example = model.anchors[0] + 1e-3
         assert np.isfinite(model.scores_by_example(X, np.tile(example, (10, 1)))).all()
@@ -144,7 +145,7 @@ def test_scores_by_example_without_weights_are_numbers():
 
 @pytest.mark.parametrize("loss", ["lambda", "warp"])
 @pytest.mark.parametrize(
-    ("kernel", "learn_metrics"), [("gaussian", False), ("gaussian", True), ("thesis", True)]
+    ("kernel", "learn_metrics"), [("gaussian", False), ("gaussian", True), ("damped", True)]
 )
 def test_gradients_against_finite_differences(kernel, learn_metrics, loss):
     """A small step changes neither ranks nor violators, so the weights of pairs stay fixed."""
@@ -161,7 +162,7 @@ def test_gradients_against_finite_differences(kernel, learn_metrics, loss):
     assert set(found) == set(learned)
     for name in learned:
         expected = finite_differences(lambda p, name=name: value(name, p), getattr(model, name))
-        assert kernel == "thesis" or np.abs(expected).max() > 1e-4
+        assert kernel == "damped" or np.abs(expected).max() > 1e-4
         np.testing.assert_allclose(found[name], expected, atol=1e-6, err_msg=name)
 
 
@@ -184,7 +185,7 @@ def test_training_reduces_the_loss_and_raises_ndcg(loss, learn_metrics):
     model = untrained_model(ranked, learn_metrics=learn_metrics)
     learned = ALL + (("factors",) if learn_metrics else ())
     trained, history = run(model, ranked, learned=learned, loss=loss, max_epochs=40)
-    assert history[-1]["loss"] < 0.95 * history[0]["loss"]
+    assert history["loss"][-1] < 0.95 * history["loss"][0]
     assert ndcg(trained, ranked) > ndcg(model, ranked) + 0.01
 
 
@@ -202,47 +203,51 @@ def test_only_what_is_named_is_learned(learned):
 def test_history_has_every_epoch():
     ranked, validation = ranking_problem(), ranking_problem(10, seed=0)
     _, history = run(untrained_model(ranked), ranked, max_epochs=4)
-    assert [figures["epoch"] for figures in history] == [1, 2, 3, 4]
-    assert all(set(figures) == {"epoch", "loss", "seconds"} for figures in history)
+    assert set(history) == {"loss", "seconds"}
+    assert [len(figures) for figures in history.values()] == [4, 4]
+    assert (np.diff(history["seconds"]) > 0).all()
     _, history = run(untrained_model(ranked), ranked, validation, max_epochs=4)
-    measured = {"epoch", "loss", "validation_loss", "ndcg", "seconds"}
-    assert all(set(figures) == measured for figures in history)
+    assert set(history) == {"loss", "validation_loss", "ndcg", "seconds"}
+    assert [len(figures) for figures in history.values()] == [4] * 4
 
 
 def test_the_best_epoch_is_kept():
     ranked, validation = ranking_problem(), ranking_problem(10, seed=3)
     trained, history = run(untrained_model(ranked), ranked, validation, max_epochs=15)
-    best = min(history, key=lambda figures: figures["validation_loss"])
-    assert ndcg(trained, validation) == pytest.approx(best["ndcg"], abs=1e-12)
+    best = np.argmin(history["validation_loss"])
+    assert ndcg(trained, validation) == pytest.approx(history["ndcg"][best], abs=1e-12)
 
 
 def test_patience_ends_the_training():
     ranked = ranking_problem()
     constant = sort_documents(np.zeros((4, 5)), [1, 0, 0, 1], [0, 0, 1, 1])  # nothing to gain
     _, history = run(untrained_model(ranked), ranked, constant, max_epochs=50, patience=3)
-    assert len(history) == 4
+    assert len(history["loss"]) == 4
 
 
-def test_begin_and_report_are_called_around_every_epoch_and_report_can_stop():
+def test_progress_is_told_of_every_epoch_and_can_stop():
     ranked, seen, order = ranking_problem(), [], []
 
-    def report(model, **figures):
-        order.append("report")
-        seen.append((ndcg(model, ranked), figures))
-        return len(seen) == 3
+    class Listener(Progress):
+        def begin(self):
+            order.append("begin")
+
+        def step(self, attributes=None, **figures):
+            order.append("step")
+            seen.append((ndcg(attributes()["model"], ranked), figures))
+            return len(seen) == 3
 
     trained, history = run(
         untrained_model(ranked),
         ranked,
         max_epochs=10,
-        begin=lambda: order.append("begin"),
-        report=report,
+        progress=Listener(),
+        attributes=lambda model: {"model": model},
     )
-    assert order == ["begin", "report"] * 3
-    assert len(history) == 3
+    assert order == ["begin", "step"] * 3
+    assert len(history["loss"]) == 3
     assert seen[-1][0] == pytest.approx(ndcg(trained, ranked))
-    for (_, figures), epoch in zip(seen, history, strict=True):
-        assert figures.items() <= epoch.items()
+    assert [figures["loss"] for _, figures in seen] == history["loss"]
 
 
 def test_seed_gives_the_same_training():
@@ -260,7 +265,7 @@ def test_seed_gives_the_same_training():
 
 def test_weights_of_the_thesis_stay_above_zero():
     ranked = ranking_problem()
-    model = untrained_model(ranked, "thesis")
+    model = untrained_model(ranked, "damped")
     model.weights = np.full(1, 0.01)
     seen = []
     for learned in (("weights",), ("weights", "anchors")):
@@ -272,7 +277,7 @@ def test_weights_of_the_thesis_stay_above_zero():
 # Weights of single queries
 
 
-@pytest.mark.parametrize("kernel", ["gaussian", "thesis"])
+@pytest.mark.parametrize("kernel", ["gaussian", "damped"])
 def test_weights_of_a_query_do_not_depend_on_other_queries(kernel):
     ranked = make_ranked((9, 6, 12))
     model = random_model(kernel)

@@ -14,9 +14,9 @@ from scipy.linalg import sqrtm
 
 from skdml import LocalGMMLRanker
 from skdml.metrics import mean_ndcg
-from skdml.ranking import _local_gmml
-from skdml.ranking._local_gmml_solver import build_model, fit_query_weights
-from skdml.ranking._local_metrics import learn_local_metric
+from skdml.ranking import _anchor_model, _local_gmml
+from skdml.ranking._anchor_model import build_model, learn_local_metric
+from skdml.ranking._local_gmml_training import fit_query_weights
 from tests.ranking.ranking_toys import make_documents, ndcg_of_order, sort_documents
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -195,7 +195,7 @@ def test_phi_and_scores_equal_the_reference(seed):
     locals_ = [
         learn_local_metric(ranked.take(np.array(group)), False, 0, REG, rank=4) for group in groups
     ]
-    model = build_model("thesis", locals_, len(locals_))
+    model = build_model("damped", locals_, len(locals_))
     found = fit_query_weights(
         model, ranked, "warp", 30, np.random.default_rng(seed), step=STEP, margin=MARGIN
     )
@@ -218,7 +218,7 @@ def test_phi_is_projected_to_zero():
     locals_ = [
         learn_local_metric(ranked.take(np.array(group)), False, 0, REG, rank=4) for group in groups
     ]
-    model = build_model("thesis", locals_, len(locals_))
+    model = build_model("damped", locals_, len(locals_))
     found = fit_query_weights(model, ranked, "warp", 60, np.random.default_rng(0), step=1.0)
     phi = update_phi(
         queries, *learn_groups(queries, groups), 60, np.random.default_rng(0), step=1.0
@@ -243,10 +243,10 @@ def test_ranker_equals_the_reference(monkeypatch, n_metrics):
 
     monkeypatch.setattr(_local_gmml, "fit_query_weights", spy_on_weights)
     groups = [[0, 1, 2], [1, 3, 4, 5]][:n_metrics]
-    monkeypatch.setattr(_local_gmml, "draw_groups", lambda *_: [np.array(g) for g in groups])
+    monkeypatch.setattr(_anchor_model, "draw_groups", lambda *_: [np.array(g) for g in groups])
     ranker = LocalGMMLRanker(
         n_metrics=n_metrics,
-        kernel="thesis",
+        kernel="damped",
         loss="warp",
         normalize="column",
         learn_anchors=False,

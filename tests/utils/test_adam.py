@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from skdml.utils._adam import Adam
+from skdml.utils._fit import Adam
 
 
 def test_steps_are_those_of_torch():

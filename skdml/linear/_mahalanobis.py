@@ -1,16 +1,34 @@
-"""A Mahalanobis metric kept as a scaled identity plus a low-rank part."""
+"""Mahalanobis metrics, and the span of rows in which they are learned.
+
+A linear metric learned from pairs of rows differs from its prior only inside the span of those
+rows. With fewer rows than features, the Gram matrix of the rows gives an orthonormal basis of
+the span; the problem is solved in its coordinates, at most one per row, and no array of
+n_features x n_features is ever made.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
+from scipy.linalg import LinAlgError, cholesky, eigh, lapack, solve_triangular
 from sklearn.metrics.pairwise import euclidean_distances
 
+from .._parallel import computed, is_dask_array, make_shards
 from ..utils._typing import MatrixLike
-from ..utils.validation import check_named_array, refuse_if_too_large, unit_for_squares
+from ..utils.validation import (
+    check_named_array,
+    column_bounds,
+    refuse_if_too_large,
+    unit_for_squares,
+)
+
+# Columns per block of the Gram matrix; a number of its own, so that the sum of the blocks does
+# not depend on how many workers there are.
+_BLOCK_BYTES = 2**25
 
 
 class SparseRows:
@@ -51,15 +69,15 @@ class MahalanobisMetric:
     .. math:: A = \text{scale} \cdot I + U^T \operatorname{diag}(\text{weights})\, U
 
     where the rows of U are orthonormal. A has n_features² entries, this form only
-    rank × n_features, so 50,000 features are no obstacle. The object is a callable, so it can
-    be given to ``KNeighborsClassifier(metric=...)``.
+    rank × n_features, which fits into memory with 50,000 features. The object is a callable, so it
+    can be given to ``KNeighborsClassifier(metric=...)``.
 
     Parameters
     ----------
     n_features : int
         The dimension of the space.
     scale : float, default=1.0
-        What A does to a difference outside the span of `directions`.
+        The eigenvalue of A outside the span of `directions`.
     directions : array of shape (rank, n_features), default=None
         Orthonormal rows. None with `weights` None is a scaled identity.
     weights : ndarray of shape (rank,), default=None
@@ -154,6 +172,11 @@ class MahalanobisMetric:
             return self.directions.project(X)
         return np.asarray(X @ self.directions.T)
 
+    def _dense_directions(self):
+        if isinstance(self.directions, SparseRows):
+            return self.directions.toarray()
+        return self.directions
+
     def transform(self, X: MatrixLike) -> NDArray:
         """Map rows so that plain Euclidean distance between them is this metric.
 
@@ -178,9 +201,7 @@ class MahalanobisMetric:
             "transform would return a dense array",
             "Set n_components for a small output, or use pair_distance / get_metric().",
         )
-        directions = self.directions
-        if isinstance(directions, SparseRows):
-            directions = directions.toarray()
+        directions = self._dense_directions()
         dense = X.toarray() if sparse.issparse(X) else X
         X_new = np.sqrt(self.scale) * dense + (along * (root - np.sqrt(self.scale))) @ directions
         return X_new.astype(_float_dtype(X), copy=False)
@@ -274,9 +295,7 @@ class MahalanobisMetric:
             "The Mahalanobis matrix is an array",
             "Use transform, pair_distance or get_metric(), which never build it.",
         )
-        directions = self.directions
-        if isinstance(directions, SparseRows):
-            directions = directions.toarray()
+        directions = self._dense_directions()
         A = (directions.T * self.weights) @ directions
         A = (A + A.T) / 2
         A[np.diag_indices_from(A)] += self.scale
@@ -291,3 +310,225 @@ class MahalanobisMetric:
 
 def _float_dtype(X):
     return np.float32 if X.dtype == np.float32 else np.float64
+
+
+def geometric_mean(S: NDArray, D: NDArray, geodesic: float = 0.5) -> NDArray:
+    r"""Compute the point :math:`S^{-1} \#_t D` on the geodesic from :math:`S^{-1}` to D.
+
+    .. math:: S^{-1} \#_t D = L^{-T} (L^T D L)^t L^{-1}, \qquad S = L L^T
+
+    At t = 1/2 it is the only positive definite A with ``A S A = D``, and the minimiser of
+    ``trace(A S) + trace(inv(A) D)``.
+
+    Parameters
+    ----------
+    S : ndarray of shape (n, n)
+        Scatter of the similar pairs, positive definite.
+    D : ndarray of shape (n, n)
+        Scatter of the dissimilar pairs, positive definite.
+    geodesic : float, default=0.5
+        t: 0 gives the inverse of S, 1 gives D.
+
+    Returns
+    -------
+    A : ndarray of shape (n, n)
+        Symmetric positive definite.
+
+    Raises
+    ------
+    LinAlgError
+        If S is not positive definite, or so nearly singular that its inverse is rounding alone.
+    """
+    L = cholesky(S, lower=True)
+    pivots = np.diagonal(L)
+    if pivots.min() <= 1e-7 * np.sqrt(len(L)) * pivots.max():
+        raise LinAlgError("S is singular to working precision")
+    eigenvalues, vectors = eigh(L.T @ D @ L)
+    eigenvalues = np.maximum(eigenvalues, 0)
+    factor = solve_triangular(L, vectors * eigenvalues ** (geodesic / 2), lower=True, trans="T")
+    return factor @ factor.T
+
+
+@dataclass
+class Span:
+    """Rows in coordinates of an orthonormal basis of their span.
+
+    Attributes
+    ----------
+    coordinates : ndarray or dask array of shape (n_rows, rank)
+        The centred rows in the basis, float64. Distances are those of the rows.
+    n_features : int
+        The dimension of the space around.
+    basis : tuple (mixing, rows, mean) or None
+        The basis is ``mixing @ (rows - mean)``; None is the identity: rank = n_features.
+    """
+
+    coordinates: Any
+    n_features: int
+    basis: tuple | None
+
+    @property
+    def rank(self) -> int:
+        """The number of coordinates."""
+        return self.coordinates.shape[1]
+
+    def second_moment(self) -> NDArray[np.float64]:
+        """Return ``coordinates.T @ coordinates``."""
+        return computed(self.coordinates.T @ self.coordinates)
+
+    def metric(
+        self, A: NDArray, scale: float, n_components: int | None, dtype: Any
+    ) -> MahalanobisMetric:
+        """Extend a metric from the span to the whole space.
+
+        Parameters
+        ----------
+        A : ndarray of shape (rank, rank)
+            Positive semi-definite, in coordinates of the span.
+        scale : float
+            The eigenvalue of the metric outside the span.
+        n_components : int or None
+            None keeps all of A. A number keeps that many directions: those along which the
+            rows vary most under the metric, so that the learned distances of the rows change
+            least.
+        dtype : dtype
+            Of the directions.
+
+        Returns
+        -------
+        metric : MahalanobisMetric
+            On the whole space.
+        """
+        eigenvalues, vectors = np.linalg.eigh(A)
+        eigenvalues = np.maximum(eigenvalues, 0)
+        if n_components is not None:
+            eigenvalues, vectors = _leading(
+                self.second_moment(), eigenvalues, vectors, n_components
+            )
+            scale = 0.0
+        # A direction that the metric treats as everything outside the span needs no keeping.
+        weights = eigenvalues - scale
+        keep = np.abs(weights) > 1e-14 * max(eigenvalues.max(initial=0), scale)
+        order = np.argsort(-eigenvalues[keep], kind="stable")
+        weights, vectors = weights[keep][order], vectors[:, keep][:, order]
+        return MahalanobisMetric(
+            self.n_features, scale, self._directions(vectors.T, dtype), weights
+        )
+
+    def _directions(self, rotation, dtype):
+        if self.basis is None:
+            return rotation.astype(dtype, copy=False)
+        mixing, rows, mean = self.basis
+        mixing = rotation @ mixing
+        if sparse.issparse(rows):
+            return SparseRows(mixing, rows, mean)
+        if is_dask_array(rows):
+            return computed((mixing.astype(dtype) @ (rows - mean)).astype(dtype))
+        mixing = mixing.astype(dtype)
+        directions = np.empty((len(mixing), self.n_features), dtype=dtype)
+        for cut in _column_blocks(rows.shape):  # never a second array of the size of the rows
+            directions[:, cut] = mixing @ (rows[:, cut] - mean[cut]).astype(dtype, copy=False)
+        return directions
+
+
+def _leading(second_moment, eigenvalues, vectors, n_components):
+    """Eigenpairs of the metric that keeps the `n_components` leading directions of the rows."""
+    if n_components > len(second_moment):
+        raise ValueError(
+            f"n_components={n_components} is more than the {len(second_moment)} dimensions that "
+            "the rows of the constraints span: choose a smaller number."
+        )
+    root = vectors * np.sqrt(eigenvalues)
+    # The principal axes of the rows under the metric, in coordinates up to a rotation.
+    _, axes = np.linalg.eigh(root.T @ second_moment @ root)
+    kept = root @ axes[:, -n_components:]
+    directions, singular, _ = np.linalg.svd(kept, full_matrices=False)
+    return singular**2, directions
+
+
+def find_span(X: Any, *, n_jobs: int | None = None, client: Any = None, full: bool = False) -> Span:
+    """Find coordinates for the rows of X in which distances are kept.
+
+    Parameters
+    ----------
+    X : array, sparse matrix or dask array of shape (n_rows, n_features)
+        The rows.
+    n_jobs, client :
+        Where the Gram matrix is computed, see `skdml._parallel`.
+    full : bool, default=False
+        Use all n_features coordinates even where the rows span fewer.
+
+    Returns
+    -------
+    span : Span
+        With rank n_features where there are at least as many rows as features, otherwise the
+        rank of the centred rows.
+    """
+    n_rows, n_features = X.shape
+    mean = _column_mean(X)
+    if full or n_features <= n_rows:
+        dense = X.toarray() if sparse.issparse(X) else X
+        return Span(dense.astype(np.float64) - mean, n_features, None)
+
+    gram = _centred_gram(X, mean, n_jobs, client)
+    # Pivoted Cholesky: gram[p][:, p] = L L' with the rank revealed. A third of the work of one
+    # product, where an eigendecomposition costs many; the rows p[:rank] carry the basis.
+    tolerance = 1e-12 * n_rows * gram.diagonal().max(initial=0)
+    factor, pivots, rank, _ = lapack.dpstrf(gram, tol=tolerance, lower=1, overwrite_a=1)
+    pivots -= 1
+    factor = np.tril(factor)[:, :rank]
+    coordinates = np.empty((n_rows, rank))
+    coordinates[pivots] = factor
+    mixing = solve_triangular(factor[:rank], np.eye(rank), lower=True)
+    if rank > 0.8 * n_rows and not sparse.issparse(X):  # nearly all rows: no copy of them
+        rows, chosen = X, np.zeros((rank, n_rows))
+        chosen[:, pivots[:rank]] = mixing
+        mixing = chosen
+    else:
+        order = np.argsort(pivots[:rank])  # dask wants sorted rows
+        rows, mixing = X[pivots[:rank][order]], mixing[:, order]
+    return Span(coordinates, n_features, (mixing, rows, mean))
+
+
+def _column_mean(X):
+    if is_dask_array(X):  # in one pass; exact for constant columns
+        first = X[:1].astype(np.float64)
+        return computed(first[0] + (X - first).mean(axis=0))
+    mean = np.asarray(X.mean(axis=0, dtype=np.float64)).ravel()
+    # The mean of a constant column may be off by rounding, which would count as a direction.
+    return np.clip(mean, *column_bounds(X))
+
+
+def _centred_gram(X, mean, n_jobs, client):
+    """Return ``(X - mean) @ (X - mean).T`` in float64, summed over blocks of columns."""
+    if sparse.issparse(X):
+        X = X.astype(np.float64)
+        gram = (X @ X.T).toarray()
+        offset = np.asarray(X @ mean)
+        return gram - offset[:, None] - offset + mean @ mean
+    slices = _column_blocks(X.shape)
+    if is_dask_array(X):
+        import dask
+
+        blocks = [dask.delayed(_pair)(X[:, s].rechunk(-1), mean[s]) for s in slices]
+    else:
+        blocks = [(X[:, s], mean[s]) for s in slices]
+    with make_shards(blocks, n_jobs=n_jobs, client=client) as shards:
+        return shards.sum(_block_gram)
+
+
+def _column_blocks(shape):
+    # A block is not much smaller than the Gram matrix that it adds to.
+    n_rows, n_features = shape
+    step = max(1, _BLOCK_BYTES // (8 * n_rows), n_rows // 4)
+    return [slice(start, start + step) for start in range(0, n_features, step)]
+
+
+def _pair(block, mean):
+    return block, mean
+
+
+def _block_gram(block):
+    columns, mean = block
+    columns = columns.astype(np.float64) - mean
+    return columns @ columns.T

@@ -1,0 +1,329 @@
+"""Losses of a ranking, and training of the model by them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from ..utils._fit import Adam, Progress, record
+from ._anchor_model import AnchorModel
+from ._documents import RankedQueries, discounts, mean_ndcg_of, positions
+
+# Queries of a batch: fewer where there are few, so that an epoch has some steps.
+_MIN_BATCH, _MAX_BATCH = 8, 32
+_MIN_STEPS = 4
+_LEARNING_RATE = 0.003
+_AVERAGE = 0.98  # EMA decay of the parameters that are evaluated and kept
+_MARGIN = 1.0
+
+
+def train(
+    model: AnchorModel,
+    ranked: RankedQueries,
+    validation: RankedQueries | None,
+    learned: tuple[str, ...],
+    loss: str,
+    max_epochs: int,
+    patience: int,
+    rng: np.random.Generator,
+    progress: Progress,
+    attributes: Callable[[AnchorModel], dict[str, Any]],
+) -> tuple[AnchorModel, dict[str, list]]:
+    """Fit the parameters by Adam on batches of queries.
+
+    Parameters
+    ----------
+    model : AnchorModel
+        Where to start.
+    ranked : RankedQueries
+        The training queries.
+    validation : RankedQueries or None
+        Queries to choose the epoch by; None takes the last.
+    learned : tuple of str
+        The attributes of the model that are learned.
+    loss : {"lambda", "warp"}
+        What is minimised.
+    max_epochs : int
+        The number of passes over the queries at most.
+    patience : int
+        The number of epochs without a lower validation loss after which it stops.
+    rng : Generator
+        Shuffles the queries and draws violators.
+    progress : Progress
+        Where epochs are reported; may ask to stop.
+    attributes : callable
+        The fitted attributes of the estimator with the given model, for callbacks.
+
+    Returns
+    -------
+    model : AnchorModel
+        The best one: parameters averaged over the last steps.
+    history : dict of str to list
+        Per epoch: the mean "loss", with `validation` the "validation_loss" and "ndcg" there, and
+        the "seconds" since the start.
+    """
+    start = time.perf_counter()
+    fixed = "factors" not in learned
+    quadratic = model.quadratic(ranked.features) if fixed else None
+    watched = model.quadratic(validation.features) if fixed and validation is not None else None
+    optimizer = _AveragedAdam(model, learned)
+    batch_size = int(np.clip(-(-ranked.n_queries // _MIN_STEPS), _MIN_BATCH, _MAX_BATCH))
+    history: dict[str, list] = {}
+    best, lowest, best_epoch = model, np.inf, 0
+    for epoch in range(max_epochs):
+        progress.begin()
+        total = 0.0
+        order = rng.permutation(ranked.n_queries)
+        for first in range(0, len(order), batch_size):
+            numbers = order[first : first + batch_size]
+            current = replace(model, **optimizer.present)
+            known = None if quadratic is None else quadratic[ranked.rows(numbers)]
+            value, gradient = gradients(current, ranked.take(numbers), known, learned, loss, rng)
+            optimizer.descend(gradient)
+            total += value * len(numbers)
+        current = replace(model, **optimizer.average)
+        figures = {"loss": total / ranked.n_queries}
+        if validation is not None:
+            scores = current.scores(validation.features, watched)
+            figures["validation_loss"] = pair_loss(scores, validation)
+            figures["ndcg"] = mean_ndcg_of(scores, validation)
+        record(history, start, **figures)
+        if validation is None or figures["validation_loss"] < lowest:
+            best, lowest, best_epoch = current, figures.get("validation_loss", np.inf), epoch
+        if progress.step(partial(attributes, best), **figures) or epoch - best_epoch >= patience:
+            break
+    return best, history
+
+
+def gradients(
+    model: AnchorModel,
+    batch: RankedQueries,
+    quadratic: NDArray | None,
+    learned: tuple[str, ...],
+    loss: str,
+    rng: np.random.Generator,
+) -> tuple[float, dict[str, NDArray]]:
+    """Return the loss of a batch of queries and its gradient by the learned attributes."""
+    squared = model.squared_distances(batch.features, quadratic)
+    scores, partials = model.evaluate(squared, model.weights)
+    if loss == "lambda":
+        value, by_score = lambda_loss(scores, batch)
+    else:
+        value, by_score = warp_loss(scores, batch, rng, _MARGIN)
+    by_squared = by_score[:, None] * partials.by_squared
+    compute = {
+        "weights": lambda: by_score @ partials.by_weight,
+        "widths": lambda: by_score @ partials.by_width,
+        "anchors": lambda: model.anchor_gradient(batch.features, by_squared),
+        "factors": lambda: model.factor_gradient(batch.features, by_squared),
+    }
+    return value, {name: compute[name]() for name in learned}
+
+
+class _AveragedAdam(Adam):
+    """Adam with an exponential moving average of the parameters; damped weights stay >= 0."""
+
+    def __init__(self, model: AnchorModel, learned: tuple[str, ...]) -> None:
+        super().__init__([getattr(model, name) for name in learned], eps=1e-8)
+        self._names = learned
+        projects = model.kernel == "damped" and "weights" in learned
+        self._projected = learned.index("weights") if projects else None
+        self.average = self.present
+
+    @property
+    def present(self) -> dict[str, Any]:
+        """The arrays by name; new ones after each step, as a model may keep them."""
+        return dict(zip(self._names, self.parameters, strict=True))
+
+    def descend(self, gradient: dict[str, NDArray]) -> None:
+        """Take a step, and average."""
+        self.step([gradient[name] for name in self._names], _LEARNING_RATE)
+        if self._projected is not None:
+            self.parameters[self._projected] = np.maximum(self.parameters[self._projected], 0)
+        t = self.n_steps
+        keep = min(_AVERAGE, t / (t + 10))  # the first steps, far from the end, fade sooner
+        for name, value in self.present.items():
+            self.average[name] = keep * self.average[name] + (1 - keep) * value
+
+
+def fit_query_weights(
+    model: AnchorModel,
+    ranked: RankedQueries,
+    loss: str,
+    n_rounds: int,
+    rng: np.random.Generator,
+    step: float = 0.1,
+    margin: float = _MARGIN,
+) -> NDArray:
+    """Learn weights of their own for every query, from the shared ones on.
+
+    With the "damped" kernel and the "warp" loss, this is Algorithm 3 of the thesis: each query
+    draws one document and a violator and moves its weights, down to zero at most. The queries do
+    not depend on each other, so one round updates them all.
+
+    `n_rounds` is the number of updates of each query, `step` is mu, and `margin` is zeta of the
+    "warp" loss. Returns weights of shape (n_queries, n_anchors), as the kernel takes them.
+    """
+    codes = ranked.codes()
+    squared = model.squared_distances(ranked.features)
+    weights = np.tile(model.weights, (ranked.n_queries, 1))
+    for _ in range(n_rounds):
+        scores, partials = model.evaluate(squared, weights[codes])
+        if loss == "lambda":
+            by_score = lambda_loss(scores, ranked)[1] * ranked.n_queries
+            gradient = np.add.reduceat(by_score[:, None] * partials.by_weight, ranked.starts[:-1])
+        else:
+            better, worse, rank_error = draw_tuples(scores, ranked, rng, margin)
+            weight = rank_weight(rank_error)[:, None]
+            gradient = weight * (partials.by_weight[worse] - partials.by_weight[better])
+        weights = weights - step * gradient
+        if model.kernel == "damped":
+            weights = np.maximum(weights, 0)
+    return weights
+
+
+def draw_tuples(
+    scores: NDArray, ranked: RankedQueries, rng: np.random.Generator, margin: float
+) -> tuple[NDArray, NDArray, NDArray]:
+    """Draw a document of each query that has less relevant ones, and a violator of its margin.
+
+    Returns
+    -------
+    better, worse, rank_error : ndarray of shape (n_queries,)
+        The two rows, and how many ranks the first is too low; 0 where no violator was found.
+    """
+    ends = ranked.starts[1:]
+    lowest = ranked.lower == np.repeat(ends, ranked.sizes)
+    n_better = ranked.sizes - np.add.reduceat(lowest.astype(np.intp), ranked.starts[:-1])
+    better = ranked.starts[:-1] + (rng.random(ranked.n_queries) * n_better).astype(np.intp)
+    worse, rank_error = draw_violators(scores, better, ranked.lower[better], ends, rng, margin)
+    return better, worse, rank_error
+
+
+def lambda_loss(scores: NDArray, batch: RankedQueries) -> tuple[float, NDArray]:
+    r"""Compute the pairwise logistic loss, weighted by what a swap would change in NDCG.
+
+    .. math:: \frac{1}{n_q} \sum_q \sum_{y_i > y_j} |g_i - g_j|\,
+              |\frac{1}{\log_2(\pi_i + 1)} - \frac{1}{\log_2(\pi_j + 1)}|\,
+              \log(1 + e^{f_j - f_i})
+
+    with the ranks :math:`\pi` of the present scores, which count as constants: the gradient is
+    that of the loss with the weights held fixed.
+
+    Parameters
+    ----------
+    scores : ndarray of shape (n_rows,)
+        f, the scores of the rows of the batch.
+    batch : RankedQueries
+        Their queries, grades and gains; its features are not used.
+
+    Returns
+    -------
+    loss : float
+        The mean over the queries.
+    gradient : ndarray of shape (n_rows,)
+        By the scores.
+    """
+    discount = discounts(positions(scores, batch.starts))
+    better, worse = _pairs(batch)
+    weight = (batch.gains[better] - batch.gains[worse]) * np.abs(discount[better] - discount[worse])
+    margin = scores[better] - scores[worse]
+    pull = weight * expit(-margin)
+    gradient = np.bincount(worse, pull, len(scores)) - np.bincount(better, pull, len(scores))
+    loss = float(weight @ np.logaddexp(0, -margin))
+    return loss / batch.n_queries, gradient / batch.n_queries
+
+
+def pair_loss(scores: NDArray, queries: RankedQueries) -> float:
+    """Compute the pairwise logistic loss with weights that do not depend on the scores.
+
+    Pairs count by the difference of their gains, and every query counts the same. It judges a
+    model more steadily than NDCG, which jumps when two documents change places. Returns the mean
+    over the queries.
+    """
+    better, worse = _pairs(queries)
+    weight = queries.gains[better] - queries.gains[worse]
+    codes = queries.codes()[better]
+    total = np.bincount(codes, weight, queries.n_queries)
+    loss = weight * np.logaddexp(0, scores[worse] - scores[better])
+    return float(np.mean(np.bincount(codes, loss, queries.n_queries) / total))
+
+
+def _pairs(batch):
+    """Return all pairs of rows of a query with different grades, the better row first."""
+    ends = np.repeat(batch.starts[1:], batch.sizes)
+    counts = ends - batch.lower
+    better = np.repeat(np.arange(len(counts)), counts)
+    # the partners of a row are neighbours: from its first lower row to the end of the query
+    worse = np.arange(len(better)) - np.repeat(np.cumsum(counts) - counts - batch.lower, counts)
+    return better, worse
+
+
+def warp_loss(
+    scores: NDArray, batch: RankedQueries, rng: np.random.Generator, margin: float = 1.0
+) -> tuple[float, NDArray]:
+    r"""Estimate the weighted approximate-rank pairwise loss by sampled violators.
+
+    For each document, less relevant ones of its query are drawn with replacement until one
+    violates the margin, :math:`\zeta + f(p^-) > f(p^+)`. If it took N draws, the document is
+    about :math:`k = \lfloor |D^-| / N \rfloor` ranks too low, and the pair costs
+    :math:`L(k) (\zeta - f(p^+) + f(p^-))` with :math:`L(k) = \sum_{i \le k} 1/\log_2(i + 1)`.
+    After :math:`|D^-|` draws without a violator there is none. Returns what
+    `lambda_loss` does.
+    """
+    ends = np.repeat(batch.starts[1:], batch.sizes)
+    better = np.flatnonzero(ends > batch.lower)
+    worse, rank_error = draw_violators(
+        scores, better, batch.lower[better], ends[better], rng, margin
+    )
+    found = rank_error > 0
+    better, worse, weight = better[found], worse[found], rank_weight(rank_error[found])
+    gradient = np.bincount(worse, weight, len(scores)) - np.bincount(better, weight, len(scores))
+    loss = float(weight @ (margin - scores[better] + scores[worse]))
+    return loss / batch.n_queries, gradient / batch.n_queries
+
+
+def draw_violators(
+    scores: NDArray,
+    better: NDArray,
+    lower: NDArray,
+    ends: NDArray,
+    rng: np.random.Generator,
+    margin: float,
+) -> tuple[NDArray, NDArray]:
+    """Draw rows from ``lower[i]:ends[i]`` until one scores within the margin of ``better[i]``.
+
+    Returns
+    -------
+    worse : ndarray of int
+        The violators; meaningless where there is none.
+    rank_error : ndarray of int
+        The number of lower rows, divided by the number of draws and rounded down; 0 where none
+        was found.
+    """
+    n_lower = ends - lower
+    worse, rank_error = np.zeros(len(better), dtype=np.intp), np.zeros(len(better), dtype=np.intp)
+    open_ = np.arange(len(better))
+    n_draws = 0
+    while len(open_):
+        n_draws += 1
+        drawn = lower[open_] + (rng.random(len(open_)) * n_lower[open_]).astype(np.intp)
+        violates = margin + scores[drawn] > scores[better[open_]]
+        hit = open_[violates]
+        worse[hit], rank_error[hit] = drawn[violates], n_lower[hit] // n_draws
+        open_ = open_[~violates & (n_draws < n_lower[open_])]
+    return worse, rank_error
+
+
+def rank_weight(k: NDArray) -> NDArray:
+    """Return L(k), the sum of ``1 / log2(i + 1)`` for i = 1 to k."""
+    k = np.asarray(k)
+    table = np.cumsum(discounts(np.arange(k.max(initial=1))))
+    return np.append(0.0, table)[k]
