@@ -80,9 +80,9 @@ def test_training_of_networks():
         max_epochs=2, n_components=4, validation_fraction=0.3, random_state=0
     ).fit(X, y)
     display = ConvergenceDisplay.from_estimator(model)
-    assert display.values.tolist() == model.history_["train_loss"]
+    assert display.values.tolist() == model.history_["loss"]
     assert list(display.seconds) == model.history_["seconds"]
-    assert sorted(read_curves(model)[0]) == ["train_loss", "valid_recall"]
+    assert sorted(read_curves(model)[0]) == ["loss", "valid_recall"]
 
     partly = np.where(np.arange(60) < 9, y, -1)
     model = SSDMLEmbedder(max_epochs=2, n_components=2, random_state=0).fit(X, partly)
