@@ -101,7 +101,7 @@ def test_the_picture_shows_every_file_once():
         ("linear/_new.py", "from ._demo_gmml import demo", {"*/*demo*.py"}),
         ("utils/_new.py", "from ..constraints import make_pairs", {"constraints"}),
         ("deep/_new.py", "from ..transport import CloudMetric", set()),
-        ("plot/_new.py", "from skdml.linear._metric import MahalanobisMetric", set()),
+        ("plot/_new.py", "from skdml.linear._mahalanobis import MahalanobisMetric", set()),
     ],
 )
 def test_an_import_upwards_is_found(path, line, wrong):

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import LinAlgError
 
-from .._parallel import limit_threads
+from .._parallel import computed, limit_threads
 from ..utils._fit import FitProgress, fit_method
 from ..utils._sklearn import Interval
 from ..utils._typing import MatrixLike, RandomStateLike
@@ -169,7 +169,7 @@ class GMMLTransformer(LinearMetricLearner):
     def _check_differences(training, S, D):
         """Raise an error where all pairs are of equal rows; S and D are then rounding errors."""
         rows = training.span.coordinates
-        mean_square = float((rows**2).sum()) / rows.shape[0]
+        mean_square = float(computed((rows**2).sum())) / rows.shape[0]
         is_small = np.trace(S) + np.trace(D) <= 1e-6 * mean_square
         if is_small and not training.differences.squared_norms(None).any():
             raise ValueError(

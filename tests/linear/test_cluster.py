@@ -7,6 +7,7 @@ import threading
 import joblib
 import numpy as np
 import pytest
+from sklearn.base import clone
 from sklearn.datasets import load_wine
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
@@ -53,6 +54,24 @@ def test_dask_arrays_give_the_same_metric(cluster_client, wine, learner, prior):
         assert isinstance(lazy, da.Array)
         assert lazy.shape == X.shape
         np.testing.assert_allclose(lazy.compute(), model.transform(X), atol=1e-10)
+
+
+@pytest.mark.parametrize("prior", ["identity", "covariance"])
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_nothing_is_computed_on_the_cluster_without_care(
+    cluster_client, wine, learner, prior, monkeypatch
+):
+    """`float` or `numpy` of a dask array computes it where a dead scheduler is a raw error."""
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("an array was computed by itself")
+
+    monkeypatch.setattr(type(cluster_client), "get", refuse)
+    for X, y in (wine, wide_data()):
+        model = clone(learner).set_params(prior=prior).fit(da.from_array(X, chunks=(20, -1)), y)
+        model.transform(da.from_array(X, chunks=(20, -1)))
+        pairs, pair_labels = make_pairs(y, 50, random_state=0)
+        model.fit(da.from_array(X, chunks=(20, -1)), pairs=pairs, pair_labels=pair_labels)
 
 
 @pytest.mark.parametrize("learner", LEARNERS)

@@ -1,5 +1,7 @@
 """Displays of trainings: how they converge, and whether replicas stay together."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from sklearn.base import BaseEstimator
@@ -117,8 +119,7 @@ def test_estimator_without_a_history(wine):
 
 class Fitted(BaseEstimator):
     def __init__(self, sync="hybrid", ring="parameters"):
-        self.sync = sync
-        self.ring = ring
+        self.distributed = SimpleNamespace(sync=sync, ring=ring)
 
     def fit(self, consensus=None):
         self.module_ = None
