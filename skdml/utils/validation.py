@@ -141,15 +141,15 @@ def check_vector(values: ArrayLike, name: str, length: int | None = None) -> NDA
 
 def check_numbers(values: ArrayLike, name: str, length: int | None = None) -> NDArray:
     """Return a non-empty one-dimensional float64 array without NaN or infinity."""
-    vector = check_vector(values, name, length)
+    given = vector = check_vector(values, name, length)
     try:
         if vector.dtype.kind == "O":
             vector = np.asarray(vector.tolist())  # of the numbers' own type
-        if vector.dtype.kind == "c":
-            raise TypeError("complex numbers have no order")
+        if vector.dtype.kind == "c" or vector.ndim > 1:
+            raise TypeError("complex numbers have no order, and tuples are none")
         vector = vector.astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"{name} must hold numbers, got dtype {vector.dtype}.") from error
+        raise TypeError(f"{name} must hold numbers, got dtype {given.dtype}.") from error
     if not np.isfinite(vector).all():
         raise ValueError(f"{name} must be finite, but it contains NaN or infinity.")
     return vector

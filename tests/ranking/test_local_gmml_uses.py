@@ -178,6 +178,9 @@ def test_bad_weights_are_named(data):
     ]:
         with pytest.raises(ValueError, match=message):
             ranker.score(X, y, qid, sample_weight=weight)
+    nested = np.zeros(360, "f8, i8").astype(object)  # of tuples
+    with pytest.raises(TypeError, match="sample_weight must hold numbers, got dtype object"):
+        ranker.score(X, y, qid, sample_weight=nested)
 
 
 # Bad input
