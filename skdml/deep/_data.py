@@ -392,7 +392,8 @@ class Shuffled:
         self._items, self._rng = items, rng
         self._left = items[:0]
 
-    def take(self, n_items):
+    def take(self, n_items: int) -> NDArray:
+        """Return the next items."""
         if len(self._left) < n_items:
             # what is left comes first, then others of a new pass
             fresh = self._rng.permutation(self._items)
