@@ -10,7 +10,7 @@ from ..transport import wasserstein_coreset
 from ..transport._cloud_metric import metric_of_rows
 from ._build import Config
 from ._train import embed
-from .losses._wasserstein import TRANSPORT, Cloud, choose_cloud
+from .losses._wasserstein import POINT_DIM, TRANSPORT, Cloud, choose_cloud
 from .modules import CHANNELS, map_cloud
 
 FEATURE_MAP = "feature-map"
@@ -45,6 +45,11 @@ def find_cloud(config: Config) -> Cloud | None:
         channels = config.part_params.get("module__channels", CHANNELS)
         cloud = map_cloud(config.sample_shape, channels, config.n_components)
     if isinstance(config.module, str):  # others may have another width
+        if cloud is None and config.n_components % POINT_DIM:
+            raise ValueError(
+                f"n_components={config.n_components} is not divisible into points of {POINT_DIM}: "
+                f"use a multiple of {POINT_DIM}, or give loss__cloud=(n_points, point_dim)."
+            )
         return choose_cloud(cloud, config.n_components)
     return cloud
 

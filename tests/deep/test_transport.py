@@ -184,7 +184,7 @@ def test_other_modules_have_points_of_four_columns(images):
         ({"loss__cloud": (2.5, 6.4)}, "two whole numbers"),
         ({"loss__cloud": "points"}, "loss__cloud must be .* got 'points'"),
         ({"module": "mlp", "loss__cloud": "feature-map"}, "needs module='convnet', got 'mlp'"),
-        ({"module": "mlp", "n_components": 6}, "6 columns is not divisible into points of 4"),
+        ({"module": "mlp", "n_components": 6}, "n_components=6 is not divisible into points of 4"),
         ({"loss__p": 3}, "p must be"),
         ({"loss__reg": -1.0}, "reg must be"),
         ({"coreset": 1.5}, "coreset must be a share between 0 and 1.* got 1.5"),

@@ -18,7 +18,7 @@ from ...transport._sinkhorn import (
 from ._core import Loss, check_batch, check_numbers, gram, pair_masks, register_loss, unit_rows
 
 # Columns of a point where the user names no cloud.
-_POINT_DIM = 4
+POINT_DIM = 4
 # The plans of a training step are not exact: the next step has other ones. Iterations over `reg`.
 _TOL, _ITERATIONS = 1e-3, 10
 
@@ -31,12 +31,12 @@ Cloud = tuple[int, int]
 def choose_cloud(cloud: Any, n_features: int) -> Cloud:
     """Return (n_points, point_dim), whose product is the number of features."""
     if cloud is None:
-        if n_features % _POINT_DIM:
+        if n_features % POINT_DIM:
             raise ValueError(
                 f"the embedding of {n_features} columns is not divisible into points of "
-                f"{_POINT_DIM}: give cloud=(n_points, point_dim)."
+                f"{POINT_DIM}: give cloud=(n_points, point_dim)."
             )
-        cloud = n_features // _POINT_DIM, _POINT_DIM
+        cloud = n_features // POINT_DIM, POINT_DIM
     n_points, point_dim = check_cloud(cloud, n_features, "the embedding")
     if n_points == 1:
         raise ValueError(
