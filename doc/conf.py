@@ -80,12 +80,13 @@ sphinx_gallery_conf = {
 }
 
 
-def skip_what_scikit_learn_documents(app, what, name, obj, skip, options):
-    """Leave members that scikit-learn defines to its own documentation."""
+def skip_what_others_document(app, what, name, obj, skip, options):
+    """Leave members that scikit-learn and torch define to their own documentation."""
     if isinstance(obj, property):
         obj = obj.fget
     module = getattr(obj, "__module__", None) or ""
-    return True if module.startswith("sklearn.") else None
+    is_of_torch = name in ("T_destination", "call_super_init", "dump_patches", "training")
+    return True if is_of_torch or module.startswith(("sklearn.", "torch.")) else None
 
 
 def drop_line_for_doctest(app, docname, source):
@@ -95,4 +96,4 @@ def drop_line_for_doctest(app, docname, source):
 
 def setup(app):
     app.connect("source-read", drop_line_for_doctest)
-    app.connect("autodoc-skip-member", skip_what_scikit_learn_documents)
+    app.connect("autodoc-skip-member", skip_what_others_document)
