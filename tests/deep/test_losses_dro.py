@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 
 from scipy.optimize import minimize  # noqa: E402
 
+from skdml.deep import losses  # noqa: E402
 from skdml.deep.losses import get_loss  # noqa: E402
 from skdml.deep.losses._core import masked_softmax  # noqa: E402
 from skdml.deep.losses._dro import ball_weights, kl_of_groups, kl_weights, top_k  # noqa: E402
@@ -350,3 +351,45 @@ def test_similarities_are_of_ordered_pairs_without_self_pairs():
     assert len(every) == len(labels) * (len(labels) - 1)
     loss = value_of("margin", embeddings, labels, margin=5.0)
     assert loss.item() == pytest.approx(mean(every))
+
+
+# Functions of a user
+
+
+def hinge(similarities, positive):
+    """The margin loss with its defaults, without a derivative."""
+    return (0.2 + torch.where(positive, 0.5 - similarities, similarities - 0.5)).relu()
+
+
+@pytest.mark.parametrize("name", ["topk", "topk-pn", "kl", "kl-g", "max", "variance"])
+def test_a_pair_loss_of_the_user_is_differentiated(name):
+    embeddings, labels = make_batch(seed=1)
+    own, known = losses.DROLoss(name, pair_loss=hinge), losses.DROLoss(name)
+    assert own(embeddings, labels).item() == pytest.approx(known(embeddings, labels).item())
+    gradients = [gradient_of(loss, embeddings, labels) for loss in (own, known)]
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
+
+
+def test_weights_of_the_user_are_taken_as_they_are():
+    embeddings, labels = make_batch(seed=2)
+    loss = losses.DROLoss(lambda values: torch.softmax(values / 0.1, 0), margin=3.0)
+    known = losses.DROLoss("kl", margin=3.0)  # every pair has a loss
+    gradients = [gradient_of(one, embeddings, labels) for one in (loss, known)]
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
+    S, (positive, negative) = similarities_of(embeddings), pairs_of(labels)
+    values = [3.0 + 0.5 - S[i, j] for i, j in positive if i < j]
+    values += [3.0 + S[i, j] - 0.5 for i, j in negative if i < j]
+    shares = np.exp((np.array(values) - max(values)) / 0.1)
+    assert loss(embeddings, labels).item() == pytest.approx(shares @ values / shares.sum())
+
+
+def test_wrong_functions_of_the_user_are_named():
+    embeddings, labels = make_batch()
+    with pytest.raises(TypeError, match=r"weights must return one weight for each of the 36 pair"):
+        losses.DROLoss(lambda values: values.mean())(embeddings, labels)
+    with pytest.raises(TypeError, match=r"pair_loss must return a loss for each .* got NoneType"):
+        losses.DROLoss(pair_loss=lambda similarities, positive: None)(embeddings, labels)
+    with pytest.raises(TypeError, match=r"have no parameter 'k'; it has: gamma, sample"):
+        losses.DROLoss("kl", k=3)
+    with pytest.raises(ValueError, match=r"weights must be one of 'topk'"):
+        losses.DROLoss("softmax")
