@@ -178,9 +178,11 @@ def run_generator(client):
 
 def run_embedder(client):
     from skdml import DeepMetricEmbedder
+    from skdml.deep import Distributed
 
     X, y = load_iris(return_X_y=True)
-    DeepMetricEmbedder(n_workers=2, max_epochs=10**6, client=client, random_state=0).fit(X, y)
+    options = Distributed(2, client=client)
+    DeepMetricEmbedder(max_epochs=10**6, distributed=options, random_state=0).fit(X, y)
 
 
 @pytest.mark.parametrize(

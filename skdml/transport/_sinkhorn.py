@@ -93,8 +93,12 @@ def sinkhorn_divergence(
             f"{tuple(B.shape)}."
         )
     check_transport(p, reg, solver)
-    if eta is not None and not (isinstance(eta, Real) and 0 < eta < np.inf):
-        raise ValueError(f"eta must be a number above 0, or None, got {eta!r}.")
+    largest = min(float(np.finfo(_plain(side).dtype).max) for side in (A, B)) ** 0.5
+    if eta is not None and not (isinstance(eta, Real) and 0 < eta < largest):
+        raise ValueError(
+            f"eta must be a number above 0 and below {largest:.1g}, whose square the numbers of A "
+            f"and B can hold, or None, got {eta!r}."
+        )
     a, b = check_weights(a, A, "a", single), check_weights(b, B, "b", single)
     fixed = B.detach() if hasattr(B, "detach") else B
     centre = fixed.mean(1)[:, None]  # far from the origin, squares cancel

@@ -148,6 +148,7 @@ def test_logarithms_take_over_where_the_kernel_would_underflow(monkeypatch):
         ({"reg": 0.0}, "reg must be a number above 0"),
         ({"reg": "small"}, "reg must be a number above 0"),
         ({"eta": 0}, "eta must be a number above 0"),
+        ({"eta": 1e300}, "eta must be a number above 0 and below 1e.154"),
         ({"A": np.full((6, 7, 3), np.nan)}, "A must have no NaN"),
         ({"A": "abc"}, "A: could not convert string"),
         ({"A": [[1.0], [1.0, 2.0]]}, "A: setting an array element"),
