@@ -172,6 +172,8 @@ def test_wrong_parameters_are_named(digits):
     lock = threading.Lock()
     with pytest.raises(TypeError, match="augment cannot be sent to other processes"):
         quick(augment=lambda X: (lock, X)[1]).fit(*digits[:2])
+    with pytest.raises(TypeError, match="register_sync takes a name and a class, got 'mine' and 3"):
+        distributed.register_sync("mine", 3)
     with pytest.raises(RuntimeError, match="WORLD_SIZE and RANK not set"):
         distributed.run(quick(), *digits[:2])
 

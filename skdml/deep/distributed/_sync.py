@@ -75,6 +75,8 @@ def register_sync(name: str, mode: Any = None) -> Any:
     """
     if mode is None:
         return lambda given: register_sync(name, given)
+    if not isinstance(name, str) or not callable(mode):
+        raise TypeError(f"register_sync takes a name and a class, got {name!r} and {mode!r}")
     SYNC_MODES[name] = mode
     return mode
 
