@@ -322,9 +322,9 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
             learned=learned,
             debias=debias,
             lr=_LR[learned] if self.lr == "auto" else float(self.lr),
-            n_points=n_points,
-            latent_dim=int(self.latent_dim),  # True is a number, too
-            n_critic_steps=self.n_critic_steps,
+            n_points=int(n_points),  # True is a number, too
+            latent_dim=int(self.latent_dim),
+            n_critic_steps=int(self.n_critic_steps),
             n_potential_steps=self.n_potential_steps if is_shared else None,
             max_iter=self.max_iter,
             seed=seed,
