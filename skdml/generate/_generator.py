@@ -446,7 +446,13 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
         """
         check_is_fitted(self)
         Z = self._draw(n_samples, check_random_state(random_state))
-        return self._columns.decode(Z).astype(self._dtype)
+        rows = self._columns.decode(Z).astype(self._dtype)
+        if not np.isfinite(rows).all():
+            raise ValueError(
+                "the generator draws rows that are not finite, so its training diverged: fit it "
+                f"again with an lr below {self.lr!r}."
+            )
+        return rows
 
     def score(self, X: MatrixLike, y: None = None) -> float:
         """Return the negative distance of rows to as many samples, in the units of X.

@@ -279,3 +279,11 @@ def test_weights_that_are_not_finite_are_not_kept(iris):
         with pytest.raises(ValueError, match="weights that are not finite after 5 updates"):
             model.fit(iris)
     assert not hasattr(model, "generator_")
+
+
+def test_rows_that_are_not_finite_are_not_returned(iris):
+    model = quick().fit(iris)
+    for weights in model.generator_.parameters():
+        weights.data.fill_(np.inf)
+    with pytest.raises(ValueError, match=r"not finite.*lr below 'auto'"):
+        model.sample(3)
