@@ -410,6 +410,11 @@ class PairDifferences:
         return out
 
     @property
+    def is_local(self) -> bool:
+        """Whether the blocks are in this process, and not on a cluster."""
+        return not hasattr(self._shards, "bytes_moved")
+
+    @property
     def bytes_moved(self) -> int:
         """Bytes sent to and from the workers of a cluster so far, without the blocks."""
         return getattr(self._shards, "bytes_moved", 0)

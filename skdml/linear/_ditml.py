@@ -18,7 +18,8 @@ from ..utils._sklearn import Interval, StrOptions
 from ..utils._typing import MatrixLike, RandomStateLike, Request
 from ..utils.validation import naming
 from ._base import LinearMetricLearner, TrainingPairs
-from ._logdet import LogDetProblem, solve_newton
+from ._logdet import LogDetProblem
+from ._newton import solve_newton
 from ._projections import solve_parallel, solve_sequential
 
 SOLVERS = {

@@ -18,8 +18,8 @@ and the dual function, smooth and concave, is
                 (gamma = inf: the last term is -sum_k delta_k lambda_k b_k)
     dg / dlambda_k = delta_k (p_k - xi_k),      p_k = c_k' A c_k
 
-Every solver maximises g. This module evaluates it, and has the Newton solver; the solvers by
-projections are in `_projections`. All reach the same metric.
+Every solver reaches its maximum, and the same metric. This module evaluates it; the solvers are in
+`_newton` and `_projections`.
 """
 
 from __future__ import annotations
@@ -32,23 +32,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import LinAlgError, cho_factor, cho_solve, lapack
-from scipy.sparse.linalg import LinearOperator, cg
+from scipy.linalg import lapack
 
 from ..utils._fit import record
 from ._base import PairDifferences, map_rows
 
-# Up to this many free multipliers the Hessian is always built; above the second, never.
-_ALWAYS_DENSE = 500
-_MOST_DENSE = 12_000
 _MIN_STEP = 1e-14
-# After so many steps of the dual, Newton steps on the metric take over, with up to so many pairs.
-_DUAL_STEPS = 30
-_MOST_PRIMAL = 4000
-# They follow the optimum from this gamma to the problem's, by this factor at a time.
-_FIRST_GAMMA = 0.1
-_GAMMA_FACTOR = 4.0
-
 
 @dataclass
 class LogDetProblem:
@@ -344,171 +333,6 @@ class Iteration:
             ]
         converged, reason = self._reason == "converged", self._reason or "not started"
         return DualResult(self.point, self._n_iter, converged, reason, self._history)
-
-
-def solve_newton(problem: LogDetProblem, **options: Any) -> DualResult:
-    """Maximise the dual by Newton steps on the multipliers that are free to move.
-
-    A multiplier at zero with a negative gradient stays out of the step. The Newton system is solved
-    by Cholesky where the Hessian is small enough, otherwise by conjugate gradients, for which
-    a product with the Hessian is one scatter and one set of quadratic forms. Where that takes too
-    many steps, as with a large gamma, Newton steps on the metric itself take over. The options are
-    those of `Iteration`.
-    """
-    log = Iteration(problem, **options)
-    stalled = _dual_newton(problem, log, _DUAL_STEPS)
-    if not log.done and np.isfinite(problem.gamma) and len(problem.signs) <= _MOST_PRIMAL:
-        _primal_newton(problem, log)
-        stalled = True
-    while not (log.done or stalled):
-        stalled = _dual_newton(problem, log, _DUAL_STEPS)
-    if not log.done:
-        log.stop("no step improves the dual function any more")
-    return log.result()
-
-
-def _dual_newton(problem, log, n_steps):
-    """Take Newton steps on the free multipliers; return whether none improves the dual."""
-
-    def evaluate(multipliers, step):
-        return problem.at(multipliers)
-
-    for _ in range(n_steps):
-        if log.done:
-            break
-        point = log.begin()
-        free = (point.multipliers > 0) | (point.gradient > 0)
-        direction = np.zeros_like(point.multipliers)
-        direction[free] = _newton_direction(problem, point, free)
-        after, _ = line_search(evaluate, point, direction, 1.0)
-        if after is None:
-            # Bent too sharply at the border of the free set: the projections always go up.
-            after, _ = line_search(evaluate, point, -point.projections, 1.0)
-        if after is None:
-            return True
-        log.add(after)
-    return False
-
-
-def _primal_newton(problem, log):
-    """Take Newton steps on A, in which the problem has no constraints; ends where none is possible.
-
-    With the best slack for A, a violated pair costs gamma (p / b - log(p / b) - 1), and its
-    multiplier is gamma |1 / b - 1 / p|. That is convex, and smooth but for the pairs that pass
-    their bounds: these bend the objective the more, the larger gamma is, so gamma grows from stage
-    to stage. In the dual, thousands of multipliers would have to hold the balance at every step.
-    """
-    C, bounds, signs = problem.differences.to_array(), problem.bounds, problem.signs
-    gamma = min(_FIRST_GAMMA, problem.gamma)
-    L = np.linalg.inv(np.linalg.cholesky(problem.prior_inverse)).T  # A = L L'
-    while not log.done:
-        log.begin()
-        Z = C @ L
-        p = np.einsum("ij,ij->i", Z, Z)
-        violation = np.maximum(signs * (1 / bounds - 1 / p), 0)
-        after = None
-        if gamma == problem.gamma:
-            after = problem.at(gamma * violation)
-        # Near the optimum, where values differ by rounding alone, the last step is the best.
-        rounding = 1e-10 * abs(log.point.value)
-        is_lower = after is None or after.value < log.point.value - rounding
-        log.add(log.point if is_lower else after)
-        if log.done:
-            return
-        prior = L.T @ problem.prior_inverse @ L
-        gradient = prior + gamma * (Z.T * (signs * violation)) @ Z - np.eye(len(L))
-        try:
-            move = _primal_direction(Z[violation > 0], p[violation > 0], gradient, gamma)
-        except LinAlgError:
-            return
-        slope = np.sum(gradient * move)
-        if not slope < 0:
-            return
-        spectrum = np.linalg.eigvalsh(move)
-        shift = np.einsum("ij,ij->i", Z @ move, Z)
-        trace = np.sum(prior * move)
-
-        def slope_at(step, gamma=gamma, p=p, shift=shift, spectrum=spectrum, trace=trace):
-            violation = np.maximum(signs * (1 / bounds - 1 / (p + step * shift)), 0)
-            force = gamma * (signs * violation) @ shift
-            return trace - np.sum(spectrum / (1 + step * spectrum)) + force
-
-        step = _flat_step(slope_at, min(1.0, -0.99 / min(spectrum[0], -0.99)), -0.1 * slope)
-        try:
-            L = L @ np.linalg.cholesky(np.eye(len(L)) + step * move)
-        except LinAlgError:
-            return
-        if -slope < 0.3:
-            gamma = min(_GAMMA_FACTOR * gamma, problem.gamma)
-
-
-def _primal_direction(Z, p, gradient, gamma):
-    """Return Y with A + L Y L' the Newton step; the violated pairs are Z where A is the identity.
-
-    The Hessian is the identity and gamma z z' z z' / p^2 for each pair: solved for the pairs.
-    """
-    Z = Z / np.sqrt(p)[:, None]
-    H = Z @ Z.T
-    H *= H
-    H[np.diag_indices_from(H)] += 1 / gamma
-    forces = cho_solve(cho_factor(H), np.einsum("ij,ij->i", Z @ gradient, Z))
-    move = (Z.T * forces) @ Z - gradient
-    return (move + move.T) / 2
-
-
-def _flat_step(slope_at, longest, flat):
-    """Return the longest step, or one at which the slope of a convex function is nearly 0."""
-    low, high, step = 0.0, longest, longest
-    slope = slope_at(step)
-    while abs(slope) > flat and (slope > 0 or step < longest) and high - low > _MIN_STEP:
-        low, high = (low, step) if slope > 0 else (step, high)
-        step = (low + high) / 2
-        slope = slope_at(step)
-    return step
-
-
-def _newton_direction(problem, point, free):
-    """Solve ``H x = gradient`` for the free multipliers, H the negative Hessian."""
-    n_free, rank = int(free.sum()), problem.differences.rank
-    diagonal = slack_curvature(point)[free]
-    dense = n_free**2 * rank + n_free**3 / 3
-    # About 30 products with the Hessian, each two passes over the pairs.
-    iterative = 30 * 4 * min(problem.differences.n_pairs, 10 * rank) * rank**2
-    if n_free <= _ALWAYS_DENSE or (n_free <= _MOST_DENSE and dense <= iterative):
-        Z = point.whitened[free]
-        H = Z @ Z.T
-        H *= H
-        H *= problem.signs[free, None]
-        H *= problem.signs[free]
-        H[np.diag_indices_from(H)] += diagonal
-        try:
-            factor = cho_factor(H)
-        except LinAlgError:  # singular but for a slack that is lost in rounding
-            H[np.diag_indices_from(H)] += 1e-10 * point.distances[free] ** 2
-            try:
-                factor = cho_factor(H)
-            except LinAlgError:  # no direction: the projections remain
-                return np.zeros(n_free)
-        return cho_solve(factor, point.gradient[free])
-
-    signs, metric = problem.signs, point.metric
-
-    def multiply(v):
-        full = np.zeros_like(point.multipliers)
-        full[free] = v
-        spread = metric @ problem.differences.scatter(signs * full) @ metric
-        return (signs * problem.differences.quadratic_forms(spread))[free] + diagonal * v
-
-    preconditioner = 1 / (point.distances[free] ** 2 + diagonal)
-    shape = (n_free, n_free)
-    solution, _ = cg(
-        LinearOperator(shape, matvec=multiply, dtype=float),
-        point.gradient[free],
-        rtol=min(0.3, np.sqrt(point.kkt_residual)),
-        maxiter=200,
-        M=LinearOperator(shape, matvec=lambda v: preconditioner * v, dtype=float),
-    )
-    return solution
 
 
 def slack_curvature(point: DualPoint) -> NDArray:

@@ -12,7 +12,8 @@ from sklearn.preprocessing import StandardScaler
 
 from skdml.constraints import make_pairs
 from skdml.linear._base import PairDifferences
-from skdml.linear._logdet import LogDetProblem, solve_newton
+from skdml.linear._logdet import LogDetProblem
+from skdml.linear._newton import solve_newton
 from skdml.linear._projections import solve_parallel
 
 
