@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from ..utils._fit import Progress, record
@@ -77,7 +78,7 @@ class Problem:
     tol: float = 1e-4
     n_jobs: int | None = None
 
-    def search(self, maps: Any, rng: np.random.Generator) -> Search:
+    def search(self, maps: Any, rng: Generator) -> Search:
         """Find the nearest rows of all queries under the maps."""
         queries, database = maps.embed_queries(self.queries), maps.embed_database(self.database)
         if not (np.isfinite(queries).all() and np.isfinite(database).all()):
@@ -137,7 +138,7 @@ class Search:
     vote_error: float
 
 
-def hold_out(labels: NDArray, fraction: float | None, rng: np.random.Generator) -> NDArray:
+def hold_out(labels: NDArray, fraction: float | None, rng: Generator) -> NDArray:
     """Draw the queries that are held out, a share of each class, as a mask."""
     held_out = np.zeros(len(labels), dtype=bool)
     if fraction is not None:
@@ -256,7 +257,7 @@ def train(
     maps: Any,
     problem: Problem,
     lr: float,
-    rng: np.random.Generator,
+    rng: Generator,
     progress: Progress,
     attributes: Callable[[Any], dict[str, Any]],
     n_tied: int | None = None,
@@ -333,7 +334,7 @@ def train(
     return training
 
 
-def draw_batches(queries: NDArray, rng: np.random.Generator) -> Iterator[NDArray]:
+def draw_batches(queries: NDArray, rng: Generator) -> Iterator[NDArray]:
     """Yield the batches of an iteration: passes over the queries, each in a random order."""
     size = int(np.clip(len(queries) // _STEPS, _MIN_BATCH, _MAX_BATCH))
     places = np.arange(size, len(queries), size)

@@ -154,12 +154,7 @@ def initial_map(init: str, X: NDArray, n_components: int) -> NDArray:
 
 
 def aligned_map(
-    V: NDArray,
-    database: NDArray,
-    labels: NDArray,
-    queries: NDArray,
-    query_labels: NDArray,
-    k: int,
+    V: NDArray, database: NDArray, labels: NDArray, queries: NDArray, query_labels: NDArray, k: int
 ) -> NDArray:
     """Return a map of queries that regresses them on database rows of their classes.
 

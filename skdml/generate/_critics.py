@@ -108,11 +108,7 @@ class Critic:
     """
 
     def __init__(
-        self,
-        number: int,
-        rows: NDArray,
-        settings: CriticSettings,
-        checkpoint: bytes | None = None,
+        self, number: int, rows: NDArray, settings: CriticSettings, checkpoint: bytes | None = None
     ) -> None:
         self.number, self.settings, self.rows = number, settings, rows
         self.network, self._optimizer = None, None

@@ -33,13 +33,7 @@ from ..utils._typing import MatrixLike, RandomStateLike
 from ..utils.validation import check_scale
 from ._columns import learn_columns, mean_deviation
 from ._critics import Critic, CriticSettings
-from ._generator_networks import (
-    fix_weights,
-    make_network,
-    mlp_critic,
-    mlp_generator,
-    try_network,
-)
+from ._generator_networks import fix_weights, make_network, mlp_critic, mlp_generator, try_network
 from ._generator_training import TrainingPlan, train
 
 # Samples whose spread is below the first share of that of the rows have collapsed; above or below

@@ -36,12 +36,7 @@ def _search_row(verbose):
     baseline = (1, -1)[best % 2] * X[test, best // 2]
     scores = model.predict(X[test], qid=qid[test])
     display = RankingDisplay.from_predictions(
-        y[test],
-        scores,
-        qid[test],
-        other=baseline,
-        name="learned",
-        other_name="best feature",
+        y[test], scores, qid[test], other=baseline, name="learned", other_name="best feature"
     )
     return DemoRow(
         estimator="LocalGMMLRanker",

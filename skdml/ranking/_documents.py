@@ -24,8 +24,27 @@ _MIN_QUERIES = 10
 _FAR = 1e60
 
 
+class _ByQuery:
+    """Rows that come query by query."""
+
+    starts: NDArray
+
+    @property
+    def sizes(self) -> NDArray:
+        """The number of rows of each query."""
+        return np.diff(self.starts)
+
+    def codes(self) -> NDArray:
+        """Return the query of each row."""
+        return np.repeat(np.arange(len(self.starts) - 1), self.sizes)
+
+    def ends(self) -> NDArray:
+        """Return for each row where its query ends."""
+        return np.repeat(self.starts[1:], self.sizes)
+
+
 @dataclass(frozen=True)
-class Queries:
+class Queries(_ByQuery):
     """Which rows belong to which query.
 
     Attributes
@@ -42,16 +61,14 @@ class Queries:
     order: NDArray
     starts: NDArray
 
-    @property
-    def sizes(self) -> NDArray:
-        """The number of rows of each query."""
-        return np.diff(self.starts)
+    def take(self, numbers: NDArray) -> Queries:
+        """Return some of the queries, in the order of `numbers`."""
+        rows, starts, _ = _locate(self.starts, numbers)
+        return Queries(self.ids[numbers], self.order[rows], starts)
 
     def by_size(self) -> Queries:
         """Return the same queries, small ones first: what is sorted by size is faster to rank."""
-        by_size = np.argsort(self.sizes, kind="stable")
-        rows, starts, _ = _locate(self.starts, by_size)
-        return Queries(self.ids[by_size], self.order[rows], starts)
+        return self.take(np.argsort(self.sizes, kind="stable"))
 
     def chunks(self, n_rows: int) -> Iterator[Queries]:
         """Yield the queries in parts of about that many rows; a longer one is a part of its own."""
@@ -59,10 +76,7 @@ class Queries:
         while begin < len(self.ids):
             limit = self.starts[begin] + n_rows
             end = max(begin + 1, int(np.searchsorted(self.starts, limit, side="right")) - 1)
-            starts = self.starts[begin : end + 1]
-            yield Queries(
-                self.ids[begin:end], self.order[starts[0] : starts[-1]], starts - starts[0]
-            )
+            yield self.take(np.arange(begin, end))
             begin = end
 
     def rows(self, query: int) -> NDArray:
@@ -88,7 +102,7 @@ def group_rows(qid: ArrayLike | None, n_rows: int, name: str = "qid") -> Queries
 
 
 @dataclass(frozen=True)
-class RankedQueries:
+class RankedQueries(_ByQuery):
     """Documents of queries that have more than one grade, sorted by query, then best grade first.
 
     Attributes
@@ -116,25 +130,11 @@ class RankedQueries:
         """The number of queries."""
         return len(self.starts) - 1
 
-    @property
-    def sizes(self) -> NDArray:
-        """The number of rows of each query."""
-        return np.diff(self.starts)
-
-    def codes(self) -> NDArray:
-        """Return the query of each row."""
-        return np.repeat(np.arange(self.n_queries), self.sizes)
-
     def take(self, numbers: NDArray) -> RankedQueries:
         """Return some of the queries, in the order of `numbers`."""
         rows, starts, shift = _locate(self.starts, numbers)
-        return RankedQueries(
-            self.features[rows],
-            self.grades[rows],
-            self.gains[rows],
-            starts,
-            self.lower[rows] - shift,
-        )
+        features, grades, gains = self.features[rows], self.grades[rows], self.gains[rows]
+        return RankedQueries(features, grades, gains, starts, self.lower[rows] - shift)
 
     def rows(self, numbers: NDArray) -> NDArray:
         """Return the rows of some queries."""
@@ -157,7 +157,7 @@ def sort_queries(
     The rows come query by query. Also returns the positions in ``queries.ids`` of the queries that
     are kept.
     """
-    codes = np.repeat(np.arange(len(queries.ids)), queries.sizes)
+    codes = queries.codes()
     best = np.maximum.reduceat(grades, queries.starts[:-1])
     worst = np.minimum.reduceat(grades, queries.starts[:-1])
     used = np.flatnonzero(best > worst)
@@ -165,13 +165,8 @@ def sort_queries(
     order = order[(best > worst)[codes[order]]]
     grades, codes = grades[order], codes[order]
     starts = np.append(0, np.cumsum(queries.sizes[used]))
-    return RankedQueries(
-        features[order],
-        grades,
-        _normalised_gains(grades, best[codes], starts),
-        starts,
-        _first_lower(grades, codes),
-    ), used
+    gains = _normalised_gains(grades, best[codes], starts)
+    return RankedQueries(features[order], grades, gains, starts, _first_lower(grades, codes)), used
 
 
 def _normalised_gains(grades, best, starts):
@@ -180,8 +175,7 @@ def _normalised_gains(grades, best, starts):
     sizes = np.diff(starts)
     position = np.arange(len(grades)) - np.repeat(starts[:-1], sizes)
     discounted = np.where(position < CUTOFF, gains / np.log2(position + 2.0), 0.0)
-    ideal = np.add.reduceat(discounted, starts[:-1]) if len(starts) > 1 else np.empty(0)
-    return gains / np.repeat(ideal, sizes)
+    return gains / np.repeat(np.add.reduceat(discounted, starts[:-1]), sizes)
 
 
 def _first_lower(grades, codes):
@@ -213,10 +207,7 @@ def mean_ndcg_of(scores: NDArray, ranked: RankedQueries) -> float:
     the model instead.
     """
     # Reversed, a stable sort puts the lower grade first where scores are equal.
-    sizes = ranked.sizes
-    mirrored = np.arange(len(scores)) - np.repeat(ranked.starts[:-1], sizes)
-    back = np.repeat(ranked.starts[1:] - 1, sizes) - mirrored
-    position = positions(scores[back], ranked.starts)[back]
+    position = positions(scores[::-1], len(scores) - ranked.starts[::-1])[::-1]
     discount = np.where(position < CUTOFF, discounts(position), 0.0)
     return float(np.sum(ranked.gains * discount) / ranked.n_queries)
 
@@ -260,14 +251,13 @@ class Normalizer:
         used = self.used
         if used is None:
             used = np.ones((3 if self.normalize == "both" else 2, len(values)), dtype=bool)
-        counts = used.sum(axis=1)
-        features = np.empty((counts.sum(), len(X)))
-        z_scores, ranks, *scaled = np.split(features, np.cumsum(counts)[:-1])
-        standardise(values[used[0]], queries.starts, self.unit, out=z_scores)
-        rank_values(values[used[1]], queries.starts, _RANK_SCALE * self.unit, out=ranks)
-        if scaled and self.scale is not None:
-            np.multiply(values[used[2]], (self.unit / self.scale[used[2]])[:, None], out=scaled[0])
-        return features.T
+        views = [
+            standardise(values[used[0]], queries.starts, self.unit),
+            rank_values(values[used[1]], queries.starts, _RANK_SCALE * self.unit),
+        ]
+        if self.scale is not None:
+            views.append(values[used[2]] * (self.unit / self.scale[used[2]])[:, None])
+        return np.concatenate(views).T
 
     def place(self, X: NDArray, candidates: Candidates) -> NDArray:
         """Return the features of rows relative to the documents of one query.
@@ -359,8 +349,8 @@ def column_scale(X: NDArray) -> NDArray:
     return np.where(scale > 0, scale, 1.0)
 
 
-def standardise(values: NDArray, starts: NDArray, unit: float, out: NDArray) -> None:
-    """Write z-scores within segments of each row, times `unit`, to `out`.
+def standardise(values: NDArray, starts: NDArray, unit: float) -> NDArray:
+    """Return z-scores within segments of each row, times `unit`.
 
     Values that are all the same give zeros.
     """
@@ -368,31 +358,28 @@ def standardise(values: NDArray, starts: NDArray, unit: float, out: NDArray) -> 
     # Huge values must not overflow when they are squared.
     largest = np.maximum.reduceat(np.abs(values), starts[:-1], axis=1)
     largest[largest == 0] = 1.0
-    np.divide(values, np.repeat(largest, sizes, axis=1), out=out)
+    out = values / np.repeat(largest, sizes, axis=1)
     out -= np.repeat(np.add.reduceat(out, starts[:-1], axis=1) / sizes, sizes, axis=1)
     deviation = np.sqrt(np.add.reduceat(out * out, starts[:-1], axis=1) / sizes)
     with np.errstate(divide="ignore"):
         factor = np.where(deviation > 8 * np.finfo(float).eps, unit / deviation, 0.0)
-    out *= np.repeat(factor, sizes, axis=1)
+    return out * np.repeat(factor, sizes, axis=1)
 
 
-def rank_values(values: NDArray, starts: NDArray, unit: float, out: NDArray) -> None:
-    """Write ranks within segments of each row to `out`; equal values share a mean rank.
+def rank_values(values: NDArray, starts: NDArray, unit: float) -> NDArray:
+    """Return ranks within segments of each row; equal values share a mean rank.
 
     Ranks lie between ``-unit``, which would be below all, and ``unit``, above all.
     """
-    for block, found in zip(_blocks(values, starts), _blocks(out, starts), strict=True):
-        size = block.shape[-1]
-        found[...] = (rankdata(block, axis=-1) - (size + 1) / 2) * (2 * unit / size)
-
-
-def _blocks(array, starts):
-    """Yield views of shape (n_features, n_segments, size): neighbouring segments of one size."""
-    sizes = np.diff(starts)
+    sizes, ranks = np.diff(starts), np.empty_like(values)
+    # neighbouring segments of one size at once
     firsts = np.append(np.flatnonzero(np.diff(sizes, prepend=-1)), len(sizes))
     for first, last in itertools.pairwise(firsts):
-        block = array[:, starts[first] : starts[last]]
-        yield block.reshape(len(array), last - first, sizes[first])
+        part, size = slice(starts[first], starts[last]), sizes[first]
+        block = values[:, part].reshape(len(values), last - first, size)
+        found = (rankdata(block, axis=-1) - (size + 1) / 2) * (2 * unit / size)
+        ranks[:, part] = found.reshape(len(values), -1 if len(values) else part.stop - part.start)
+    return ranks
 
 
 def choose_views(ranked: RankedQueries, n_features: int) -> NDArray:

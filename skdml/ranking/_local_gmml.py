@@ -42,7 +42,6 @@ from ._local_gmml_training import fit_query_weights, train
 # Held out to choose the epoch where no validation queries are given.
 _HELD_OUT = 0.2
 _MIN_HELD_OUT = 2
-_PATIENCE = 10
 # Documents may be of any scale up to 2 to this power.
 _MOST_EXPONENT = 950
 # Rows that are scored at a time, in whole queries.
@@ -301,8 +300,8 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
                     "grade of relevance and are left out of training."
                 )
             model = self._build(training, rng, client)
-            model, self.history_ = self._train(model, training, validation, rng, progress)
-            self.__dict__.update(_model_attributes(model))
+            model, self.history_ = self._train(model, (training, validation), rng, progress)
+            self.__dict__.update(_attributes(model))
             if self.query_weights != "shared":
                 own = fit_query_weights(model, ranked, self.loss, self.max_epochs, rng)
                 # Without qid, the one query of predict is that of fit.
@@ -329,16 +328,9 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
 
     def _build(self, training, rng, client):
         """Learn the local metrics; the "damped" kernel has no anti-ideal documents."""
+        params = self.n_metrics, self.reg, rng, self.kernel != "damped"
         try:
-            found = learn_local_metrics(
-                training,
-                self.n_metrics,
-                self.reg,
-                rng,
-                anti=self.kernel != "damped",
-                n_jobs=self.n_jobs,
-                client=client,
-            )
+            found = learn_local_metrics(training, *params, n_jobs=self.n_jobs, client=client)
         except LinAlgError:
             raise ValueError(
                 f"reg={self.reg} is too small to learn local metrics from these documents: "
@@ -346,7 +338,7 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
             ) from None
         return build_model(self.kernel, found, self.n_metrics, self.learn_metrics)
 
-    def _train(self, model, training, validation, rng, progress):
+    def _train(self, model, data, rng, progress):
         learned = ["anchors"] if self.learn_anchors else []
         learned += ["factors"] if self.learn_metrics else []
         learned += ["widths"] if self.kernel == "gaussian" else []
@@ -355,16 +347,7 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
         if not learned:
             return model, {"loss": [], "seconds": []}
         return train(
-            model,
-            training,
-            validation,
-            tuple(learned),
-            self.loss,
-            self.max_epochs,
-            _PATIENCE,
-            rng,
-            progress,
-            _model_attributes,
+            model, *data, tuple(learned), self.loss, self.max_epochs, rng, progress, _attributes
         )
 
     def predict(
@@ -475,14 +458,14 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
         return float(np.average(ndcg[counted], weights=weight[counted]))
 
 
-def _model_attributes(model: AnchorModel) -> dict[str, Any]:
+def _attributes(model: AnchorModel) -> dict[str, Any]:
     return {
         "_model": model,
         "_weights": QueryWeights(model.weights),
         "query_weights_": {},
         "anchors_": model.anchors,
         "metrics_": model.metrics(),
-        "weights_": model.phi,
+        "weights_": model.phi_of(model.weights),
         "widths_": np.logaddexp(0, model.widths),
     }
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
@@ -44,16 +45,13 @@ class LRML(SemiSupervisedMethod):
     }
 
     def __init__(
-        self,
-        similar_weight: float = 1.0,
-        dissimilar_weight: float = 0.5,
-        graph_weight: float = 1.0,
+        self, similar_weight: float = 1.0, dissimilar_weight: float = 0.5, graph_weight: float = 1.0
     ) -> None:
         self.similar_weight = similar_weight
         self.dissimilar_weight = dissimilar_weight
         self.graph_weight = graph_weight
 
-    def begin(self, partition: Partition, rng: np.random.Generator) -> None:
+    def begin(self, partition: Partition, rng: Generator) -> None:
         """Take the weights of the edges, and the labelled pairs."""
         flow = partition.graph.flow
         weights = self._weigh_edges(sparse.csr_array((flow + flow.T) / 2), partition.classes)
@@ -78,7 +76,7 @@ class LRML(SemiSupervisedMethod):
             self.graph_weight,
         )
 
-    def find_metric(self, features: NDArray, factor: NDArray, rng: np.random.Generator) -> NDArray:
+    def find_metric(self, features: NDArray, factor: NDArray, rng: Generator) -> NDArray:
         """Return L of the metric in closed form."""
         similar, dissimilar = scatter(features, self.similar), scatter(features, self.dissimilar)
         graph = laplacian_scatter(features, self.weights)
@@ -131,7 +129,7 @@ class APIT(APLLR):
 
 
 def labelled_pairs(
-    codes: NDArray, rng: np.random.Generator | None = None
+    codes: NDArray, rng: Generator | None = None
 ) -> tuple[NDArray, NDArray, NDArray]:
     """Return the labelled nodes, and all their pairs of one class and of different ones.
 
@@ -155,7 +153,7 @@ def batch_pairs(codes: NDArray) -> tuple[torch.Tensor, torch.Tensor]:
     return pairs, signs
 
 
-def itml_prior(X: NDArray, codes: NDArray, rng: np.random.Generator) -> NDArray:
+def itml_prior(X: NDArray, codes: NDArray, rng: Generator) -> NDArray:
     """Return the metric of information-theoretic metric learning on labelled rows."""
     pairs, labels = make_pairs(codes, random_state=int(rng.integers(2**31)))
     with warnings.catch_warnings():

@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
@@ -45,7 +46,7 @@ class SERAPH(SemiSupervisedMethod):
         self.entropy_weight = entropy_weight
         self.trace_weight = trace_weight
 
-    def begin(self, partition: Partition, rng: np.random.Generator) -> None:
+    def begin(self, partition: Partition, rng: Generator) -> None:
         """Take labelled pairs, and draw pairs of unlabelled samples."""
         self.codes = partition.codes
         _, similar, dissimilar = labelled_pairs(partition.codes, rng)
@@ -71,7 +72,7 @@ class SERAPH(SemiSupervisedMethod):
             self.entropy_weight,
         )
 
-    def find_metric(self, features: NDArray, factor: NDArray, rng: np.random.Generator) -> NDArray:
+    def find_metric(self, features: NDArray, factor: NDArray, rng: Generator) -> NDArray:
         """Return L of the metric that projected gradients find."""
         metric = seraph_metric(
             features[self.pairs[:, 0]] - features[self.pairs[:, 1]],
@@ -85,11 +86,7 @@ class SERAPH(SemiSupervisedMethod):
 
 
 def seraph_loss(
-    labelled: Tensor,
-    signs: Tensor,
-    unlabelled: Tensor,
-    threshold: float,
-    entropy_weight: float,
+    labelled: Tensor, signs: Tensor, unlabelled: Tensor, threshold: float, entropy_weight: float
 ) -> Tensor:
     r"""Loss of SERAPH: likelihood of labelled pairs, and entropy of unlabelled ones.
 

@@ -7,6 +7,7 @@ from numbers import Real
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
@@ -47,7 +48,7 @@ class NeighbourhoodTriplets(SemiSupervisedMethod):
     def __init__(self, angle: float = 40) -> None:
         self.angle = angle
 
-    def begin(self, partition: Partition, rng: np.random.Generator) -> None:
+    def begin(self, partition: Partition, rng: Generator) -> None:
         """Propagate affinities, and take triplets by them."""
         graph = partition.graph
         affinity = propagate_affinity(
@@ -60,7 +61,7 @@ class NeighbourhoodTriplets(SemiSupervisedMethod):
         anchors, positives, negatives = embeddings
         return angular_loss(anchors, positives, negatives, self.angle)
 
-    def find_metric(self, features: NDArray, factor: NDArray, rng: np.random.Generator) -> NDArray:
+    def find_metric(self, features: NDArray, factor: NDArray, rng: Generator) -> NDArray:
         """Return L after some steps of conjugate gradients on a sample of triplets."""
         chosen = self.triplets[rng.permutation(len(self.triplets))[:_MAX_TRIPLETS]]
         anchors, positives, negatives = (torch.from_numpy(features[nodes]) for nodes in chosen.T)
@@ -105,7 +106,7 @@ class AffinityTriplets(SemiSupervisedMethod):
         self.instance_weight = instance_weight
         self.orthogonal = orthogonal
 
-    def begin(self, partition: Partition, rng: np.random.Generator) -> None:
+    def begin(self, partition: Partition, rng: Generator) -> None:
         """Take labels and propagated classes."""
         self.codes = partition.codes
         self.classes = torch.from_numpy(partition.classes.astype(np.float32))

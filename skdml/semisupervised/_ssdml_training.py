@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from numpy.typing import NDArray
 from sklearn.neighbors import NeighborhoodComponentsAnalysis
 from torch import Tensor, nn
@@ -119,7 +120,7 @@ def train(
     codes: NDArray,
     method: SemiSupervisedMethod,
     plan: Plan,
-    rng: np.random.Generator,
+    rng: Generator,
     begin: Callable[[], None],
     report: Callable[..., bool],
 ) -> tuple[dict[str, list], list[dict[str, float]]]:
@@ -236,9 +237,7 @@ def _pretrain(model, samples, codes, plan, rng):
 # Partitions
 
 
-def draw_partitions(
-    codes: NDArray, partition_size: int, rng: np.random.Generator
-) -> Iterator[NDArray]:
+def draw_partitions(codes: NDArray, partition_size: int, rng: Generator) -> Iterator[NDArray]:
     """Yield the rows of one partition after the other: all labelled rows, and some others.
 
     Unlabelled rows come in random order, and again when all have had their turn.
@@ -251,7 +250,7 @@ def draw_partitions(
 
 
 def input_features(
-    samples: Tensor, codes: NDArray, n_neighbors: int, rng: np.random.Generator
+    samples: Tensor, codes: NDArray, n_neighbors: int, rng: Generator
 ) -> list[tuple[NDArray, bool]]:
     """Return features for graphs of the input, each with whether to scale it to unit length.
 
@@ -283,7 +282,7 @@ def make_partition(
     rows: NDArray,
     codes: NDArray,
     plan: Plan,
-    rng: np.random.Generator,
+    rng: Generator,
     is_first: bool = False,
 ) -> Partition:
     """Make a graph of some samples, and propagate the labels.
@@ -316,7 +315,7 @@ def make_partition(
 
 
 def propagate_all(
-    model: MetricModel, samples: Tensor, codes: NDArray, plan: Plan, rng: np.random.Generator
+    model: MetricModel, samples: Tensor, codes: NDArray, plan: Plan, rng: Generator
 ) -> NDArray:
     """Return the class distribution of every row, by graphs of the trained model.
 
@@ -332,11 +331,7 @@ def propagate_all(
 
 
 def draw_batches(
-    method: SemiSupervisedMethod,
-    partition: Partition,
-    plan: Plan,
-    n_batches: int,
-    rng: np.random.Generator,
+    method: SemiSupervisedMethod, partition: Partition, plan: Plan, n_batches: int, rng: Generator
 ) -> Iterator[NDArray]:
     """Yield the batches of an epoch: nodes and their partners, or triplets, one kind in a row.
 

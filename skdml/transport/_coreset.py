@@ -18,13 +18,7 @@ from .._optional import optional_import
 from ..utils._sklearn import Interval, validate_params
 from ..utils._typing import MatrixLike, RandomStateLike
 from ..utils.validation import check_named_array, check_scale, check_vector, encode
-from ._sinkhorn import (
-    check_cloud,
-    check_transport,
-    choose_eta,
-    cost_matrices,
-    make_divergence,
-)
+from ._sinkhorn import check_cloud, check_transport, choose_eta, cost_matrices, make_divergence
 
 # Numbers in an array of costs between the points of clouds.
 _BLOCK_SIZE = 2**20
