@@ -326,7 +326,8 @@ def learn_local_metrics(
 
 
 def _learn_one(group, own, reg, rank):
-    return learn_local_metric(group, *own, reg, rank)
+    anti, seed = own
+    return learn_local_metric(group, anti, seed, reg, rank)
 
 
 def draw_groups(ranked: RankedQueries, n_groups: int, rng: Generator) -> list[NDArray]:

@@ -300,7 +300,7 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
                     "grade of relevance and are left out of training."
                 )
             model = self._build(training, rng, client)
-            model, self.history_ = self._train(model, (training, validation), rng, progress)
+            model, self.history_ = self._train(model, training, validation, rng, progress)
             self.__dict__.update(_attributes(model))
             if self.query_weights != "shared":
                 own = fit_query_weights(model, ranked, self.loss, self.max_epochs, rng)
@@ -338,7 +338,7 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
             ) from None
         return build_model(self.kernel, found, self.n_metrics, self.learn_metrics)
 
-    def _train(self, model, data, rng, progress):
+    def _train(self, model, training, validation, rng, progress):
         learned = ["anchors"] if self.learn_anchors else []
         learned += ["factors"] if self.learn_metrics else []
         learned += ["widths"] if self.kernel == "gaussian" else []
@@ -346,8 +346,9 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
             learned.append("weights")  # the thesis has none that queries share
         if not learned:
             return model, {"loss": [], "seconds": []}
+        options = {"rng": rng, "progress": progress, "attributes": _attributes}
         return train(
-            model, *data, tuple(learned), self.loss, self.max_epochs, rng, progress, _attributes
+            model, training, validation, tuple(learned), self.loss, self.max_epochs, **options
         )
 
     def predict(

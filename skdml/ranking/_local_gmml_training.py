@@ -75,7 +75,8 @@ def train(
     quadratic = model.quadratic(ranked.features) if fixed else None
     watched = model.quadratic(validation.features) if fixed and validation is not None else None
     adam = Adam([getattr(model, name) for name in learned], eps=1e-8)
-    average = list(adam.parameters)
+    present: list[Any] = adam.parameters
+    average = list(present)
     batch_size = int(np.clip(-(-ranked.n_queries // _MIN_STEPS), _MIN_BATCH, _MAX_BATCH))
     history: dict[str, list] = {}
     best, lowest, best_epoch = model, np.inf, 0
@@ -85,7 +86,7 @@ def train(
         order = rng.permutation(ranked.n_queries)
         for first in range(0, len(order), batch_size):
             numbers = order[first : first + batch_size]
-            current = replace(model, **dict(zip(learned, adam.parameters, strict=True)))
+            current = replace(model, **dict(zip(learned, present, strict=True)))
             known = None if quadratic is None else quadratic[ranked.rows(numbers)]
             value, gradient = gradients(current, ranked.take(numbers), known, learned, loss, rng)
             _descend(adam, gradient, average, model.kernel)
