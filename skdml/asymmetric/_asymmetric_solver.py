@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
+from sklearn.utils import gen_batches
 
 from ..utils._fit import Progress, record
 from ..utils.validation import check_named_array
@@ -86,21 +87,15 @@ class Problem:
         parts = []
         # With more, it has all rows of each kind.
         n_candidates = min(self.n_candidates, 4 * len(database))
-        for first in range(0, len(queries), _BLOCK):
-            numbers = np.arange(first, min(first + _BLOCK, len(queries)))
+        for block in gen_batches(len(queries), _BLOCK):
+            numbers, labels = np.arange(len(queries))[block], self.query_labels[block]
+            excluded = numbers if self.same_rows else None
+            rows = queries[block], labels, database, self.labels
             nearest = find_nearest(
-                queries[numbers],
-                self.query_labels[numbers],
-                database,
-                self.labels,
-                self.n_neighbors,
-                n_candidates,
-                rng,
-                excluded=numbers if self.same_rows else None,
-                n_jobs=self.n_jobs,
+                *rows, self.n_neighbors, n_candidates, rng, excluded=excluded, n_jobs=self.n_jobs
             )
-            sets = infer_sets(nearest.table, self.query_labels[numbers], self.costs)
-            costs = vote_costs(nearest.table, self.query_labels[numbers], self.costs)
+            sets = infer_sets(nearest.table, labels, self.costs)
+            costs = vote_costs(nearest.table, labels, self.costs)
             parts.append((nearest.candidates, sets.loss, sets.feasible, costs))
         candidates, loss, feasible, costs = map(np.concatenate, zip(*parts, strict=True))
         judges = self.held_out if self.held_out.any() else ~self.held_out
@@ -210,15 +205,14 @@ def compare(maps: Any, problem: Problem, numbers: NDArray, candidates: NDArray) 
     batch : Batch
         Losses, and what `maps.step` takes.
     """
-    k, n_classes = problem.n_neighbors, len(problem.costs)
     used, place = np.unique(candidates, return_inverse=True)  # NO_ROW is the last row, for a while
     place = place.reshape(candidates.shape)
     queries, database = problem.queries[numbers], problem.database[used]
     Z, Z_database = maps.embed_queries(queries), maps.embed_database(database)
     distances = np.sum((Z[:, None] - Z_database[place]) ** 2, axis=2)
     distances[candidates == NO_ROW] = np.inf
-    labels = problem.labels[candidates]
-    table, columns = tabulate(distances, labels, n_classes, k)
+    k = problem.n_neighbors
+    table, columns = tabulate(distances, problem.labels[candidates], len(problem.costs), k)
     sets = infer_sets(table, problem.query_labels[numbers], problem.costs)
     nearest = np.arange(k)
     weight = (nearest < sets.targeted[:, :, None]).astype(int)
