@@ -370,6 +370,12 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
         """Warn of samples that spread more or less than the rows."""
         samples = self._draw(_N_COLLAPSE_SAMPLES, np.random.RandomState(plan.seed))
         samples = self._columns.encode(self._columns.decode(samples))
+        if not np.isfinite(samples).all():
+            message = (
+                f"the generator's samples are not all finite: try a smaller lr than {plan.lr}."
+            )
+            warnings.warn(message, ConvergenceWarning, stacklevel=5)
+            return
         spread, expected = mean_deviation(samples), mean_deviation(rows)
         if expected / _MAX_SPREAD <= spread <= _MAX_SPREAD * expected:
             return
@@ -382,10 +388,6 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
             f"{expected:.2g}, scaled. Try max_iter above {self.n_iter_}, a smaller lr than "
             f"{plan.lr}, a batch_size above {self.batch_size}{more}, or another module."
         )
-        if not np.isfinite(samples).all():
-            message = (
-                f"the generator's samples are not all finite: try a smaller lr than {plan.lr}."
-            )
         warnings.warn(message, ConvergenceWarning, stacklevel=5)
 
     # Use

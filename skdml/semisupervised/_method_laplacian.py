@@ -65,16 +65,11 @@ class LRML(SemiSupervisedMethod):
         first, second = embeddings
         pairs, signs = batch_pairs(self.codes[batch[0]])
         distances = pair_distances(first, pairs.to(first.device))
+        edges = (first - second).square().sum(1)
         weights = np.asarray(self.weights[batch[0], batch[1]], dtype=np.float32)
-        return graph_loss(
-            distances[signs > 0],
-            distances[signs < 0],
-            (first - second).square().sum(1),
-            torch.from_numpy(weights).to(first.device),
-            self.similar_weight,
-            self.dissimilar_weight,
-            self.graph_weight,
-        )
+        weights = torch.from_numpy(weights).to(first.device)
+        gammas = self.similar_weight, self.dissimilar_weight, self.graph_weight
+        return graph_loss(distances[signs > 0], distances[signs < 0], edges, weights, *gammas)
 
     def find_metric(self, features: NDArray, factor: NDArray, rng: Generator) -> NDArray:
         """Return L of the metric in closed form."""
@@ -148,9 +143,7 @@ def batch_pairs(codes: NDArray) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the pairs of labelled rows of a batch, with +1 for one class and -1 for two."""
     _, similar, dissimilar = labelled_pairs(codes)
     pairs = torch.from_numpy(np.concatenate([similar, dissimilar]))
-    signs = torch.ones(len(pairs))
-    signs[len(similar) :] = -1
-    return pairs, signs
+    return pairs, torch.where(torch.arange(len(pairs)) < len(similar), 1.0, -1.0)
 
 
 def itml_prior(X: NDArray, codes: NDArray, rng: Generator) -> NDArray:
@@ -168,13 +161,7 @@ def pair_distances(embeddings: Tensor, pairs: Tensor) -> Tensor:
 
 
 def graph_loss(
-    similar: Tensor,
-    dissimilar: Tensor,
-    edges: Tensor,
-    weights: Tensor,
-    similar_weight: float,
-    dissimilar_weight: float,
-    graph_weight: float,
+    similar: Tensor, dissimilar: Tensor, edges: Tensor, weights: Tensor, *gammas: float
 ) -> Tensor:
     r"""Loss of LRML: similar pairs and neighbours near each other, dissimilar pairs apart.
 
@@ -190,7 +177,7 @@ def graph_loss(
         Squared distances; a kind may be empty.
     weights : Tensor
         One for each edge.
-    similar_weight, dissimilar_weight, graph_weight : float
+    *gammas : float
         :math:`\gamma_S`, :math:`\gamma_D` and :math:`\gamma_L`.
 
     Returns
@@ -198,15 +185,11 @@ def graph_loss(
     loss : Tensor
         A scalar.
     """
-
-    def mean(values):
-        return values.sum() / max(len(values), 1)
-
-    return (
-        similar_weight * mean(similar)
-        - dissimilar_weight * mean(dissimilar)
-        + graph_weight * mean(weights * edges)
+    by_similar, by_dissimilar, by_edges = (
+        gamma * (values.sum() / max(len(values), 1))
+        for gamma, values in zip(gammas, (similar, dissimilar, weights * edges), strict=True)
     )
+    return by_similar - by_dissimilar + by_edges
 
 
 def scatter(X: NDArray, pairs: NDArray) -> NDArray:
@@ -332,8 +315,7 @@ def likelihood_prior(similar: NDArray, dissimilar: NDArray) -> NDArray:
     metric : ndarray of shape (n_features, n_features)
         Positive semi-definite.
     """
-    ratio = np.linalg.inv(add_ridge(similar)) - np.linalg.inv(add_ridge(dissimilar))
-    return clip_negative(ratio)
+    return clip_negative(np.linalg.inv(add_ridge(similar)) - np.linalg.inv(add_ridge(dissimilar)))
 
 
 def propagated_metric(prior: NDArray, graph: NDArray, graph_weight: float) -> NDArray:

@@ -64,23 +64,14 @@ class SERAPH(SemiSupervisedMethod):
         first, codes = embeddings[0], self.codes[batch[0]]
         pairs, signs = batch_pairs(codes)
         unlabelled = first[torch.from_numpy(codes < 0).to(first.device)]
-        return seraph_loss(
-            pair_distances(first, pairs.to(first.device)),
-            signs.to(first),
-            (unlabelled - unlabelled.roll(1, 0)).square().sum(1),
-            1.0,
-            self.entropy_weight,
-        )
+        distances = pair_distances(first, pairs.to(first.device))
+        others = (unlabelled - unlabelled.roll(1, 0)).square().sum(1)
+        return seraph_loss(distances, signs.to(first), others, 1.0, self.entropy_weight)
 
     def find_metric(self, features: NDArray, factor: NDArray, rng: Generator) -> NDArray:
         """Return L of the metric that projected gradients find."""
-        metric = seraph_metric(
-            features[self.pairs[:, 0]] - features[self.pairs[:, 1]],
-            self.signs,
-            features[self.others[:, 0]] - features[self.others[:, 1]],
-            self.entropy_weight,
-            self.trace_weight,
-        )
+        pairs, others = (features[p[:, 0]] - features[p[:, 1]] for p in (self.pairs, self.others))
+        metric = seraph_metric(pairs, self.signs, others, self.entropy_weight, self.trace_weight)
         covariance = np.cov(features, rowvar=False).reshape(metric.shape)
         return factor_metric(metric, covariance, factor.shape[1])
 
@@ -148,8 +139,7 @@ def seraph_metric(
         dissimilar pairs. The problem is not convex: a local minimum, from the Euclidean metric on.
     """
     n_features = labelled.shape[1]
-    squares = np.concatenate([labelled, unlabelled]) ** 2
-    unit = squares.mean()
+    unit = np.mean(np.concatenate([labelled, unlabelled]) ** 2)
     if unit == 0:  # all rows are the same: no direction is better than another
         return np.eye(n_features)
     pairs, others, truth = (torch.from_numpy(part) for part in (labelled, unlabelled, signs))
@@ -175,10 +165,9 @@ def seraph_metric(
             step /= 2
         else:  # no step improves any more: the value is exact to the last digits
             break
-        done = value - new_value <= 1e-6 * abs(value)
-        metric, decrease = candidate, value - new_value
-        value, gradient = new_value, new_gradient
-        if done:
+        decrease, least = value - new_value, 1e-6 * abs(value)
+        metric, value, gradient = candidate, new_value, new_gradient
+        if decrease <= least:
             break
     else:
         if max_iter > 0:

@@ -51,9 +51,7 @@ class NeighbourhoodTriplets(SemiSupervisedMethod):
     def begin(self, partition: Partition, rng: Generator) -> None:
         """Propagate affinities, and take triplets by them."""
         graph = partition.graph
-        affinity = propagate_affinity(
-            graph.flow, partition.codes, partition.propagation, graph.neighbors
-        )
+        affinity = propagate_affinity(graph, partition.codes, partition.propagation)
         self.triplets = neighbourhood_triplets(graph.neighbors, affinity)
 
     def loss(self, batch: NDArray, *embeddings: Tensor) -> Tensor:
@@ -64,13 +62,12 @@ class NeighbourhoodTriplets(SemiSupervisedMethod):
     def find_metric(self, features: NDArray, factor: NDArray, rng: Generator) -> NDArray:
         """Return L after some steps of conjugate gradients on a sample of triplets."""
         chosen = self.triplets[rng.permutation(len(self.triplets))[:_MAX_TRIPLETS]]
-        anchors, positives, negatives = (torch.from_numpy(features[nodes]) for nodes in chosen.T)
+        triplets = [torch.from_numpy(features[nodes]) for nodes in chosen.T]
 
         def objective(point):
             weights = torch.from_numpy(point).requires_grad_()
-            loss = angular_loss(
-                anchors @ weights, positives @ weights, negatives @ weights, self.angle
-            )
+            anchors, positives, negatives = (nodes @ weights for nodes in triplets)
+            loss = angular_loss(anchors, positives, negatives, self.angle)
             return loss.item(), torch.autograd.grad(loss, weights)[0].numpy()
 
         return conjugate_gradient(objective, factor)
@@ -114,8 +111,7 @@ class AffinityTriplets(SemiSupervisedMethod):
     def loss(self, batch: NDArray, *embeddings: Tensor) -> Tensor:
         """Return the loss of samples and of their other views."""
         first, second = embeddings
-        affinity = self.classes[batch[0]] @ self.classes[batch[1]].T
-        affinity = affinity.to(first.device)
+        affinity = (self.classes[batch[0]] @ self.classes[batch[1]].T).to(first.device)
         distances = torch.cdist(first.detach(), second.detach())
         anchors, positives, negatives = affinity_triplets(affinity, distances, similar=_ALIKE)
         loss = angular_loss(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 import inspect
@@ -318,11 +317,8 @@ class SSDMLEmbedder(
                 "module_": None if model.backbone is None else model.backbone.to("cpu"),
             }
 
-        def report(**figures):
-            return progress.step(lambda: attributes(copy.deepcopy(model)), **figures)
-
         self.history_, self.graph_statistics_ = train(
-            model, samples, codes, method, plan, rng, progress.begin, report
+            model, samples, codes, method, plan, rng, progress, attributes
         )
         classes = propagate_all(model, samples, codes, plan, rng)
         self.__dict__.update(attributes(model))
@@ -395,9 +391,7 @@ class SSDMLEmbedder(
         """
         check_is_fitted(self)
         X, _ = self._check_samples(X, reset=False)
-        features = X
-        if self.module_ is not None:
-            features = embed(self.module_, self._to_tensor(X))
+        features = X if self.module_ is None else embed(self.module_, self._to_tensor(X))
         return (features @ self.components_.T).astype(X.dtype, copy=False)
 
     @property
@@ -419,8 +413,7 @@ class SSDMLEmbedder(
         distances : ndarray of shape (n_pairs,)
             Euclidean; not squared.
         """
-        left, right = self._embed_pairs(pairs, X)
-        return np.linalg.norm(left - right, axis=1)
+        return np.linalg.norm(np.subtract(*self._embed_pairs(pairs, X)), axis=1)
 
     def score(self, X: MatrixLike, y: ArrayLike) -> float:
         """Return recall@1 of labelled samples: the share whose nearest other one is of its class.

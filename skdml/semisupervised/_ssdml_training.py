@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from ..deep._data import Shuffled, augmented
 from ..deep._hog import oriented_gradients
 from ..deep._train import embed
 from ..deep.modules import check_embeddings
-from ..utils._fit import record
+from ..utils._fit import Progress, record
 from ..utils._torch import LastGood, NotFinite
 from ._label_propagation import class_distributions, describe_graph, make_graph, propagate_classes
 from ._method_laplacian import LRML
@@ -121,8 +122,8 @@ def train(
     method: SemiSupervisedMethod,
     plan: Plan,
     rng: Generator,
-    begin: Callable[[], None],
-    report: Callable[..., bool],
+    progress: Progress,
+    attributes: Callable[[MetricModel], dict[str, Any]],
 ) -> tuple[dict[str, list], list[dict[str, float]]]:
     """Train a model on one partition after the other.
 
@@ -141,10 +142,10 @@ def train(
         The parameters.
     rng : numpy Generator
         Draws partitions and batches.
-    begin : callable
-        Called before each epoch.
-    report : callable
-        Called after each epoch with its figures; true asks to stop.
+    progress : Progress
+        Where epochs are reported; may ask to stop.
+    attributes : callable
+        The fitted attributes of the estimator with the given model, for callbacks.
 
     Returns
     -------
@@ -170,7 +171,7 @@ def train(
         n_steps = plan.max_epochs * n_batches
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, n_steps)
     for epoch in range(1, plan.max_epochs + 1):
-        begin()
+        progress.begin()
         if (epoch - 1) % plan.epochs_per_partition == 0:
             rows = next(partitions)
             partition = make_partition(model, samples, rows, codes, plan, rng, epoch == 1)
@@ -192,7 +193,7 @@ def train(
             good.restore(error, plan.lr, stacklevel=8)
             break
         record(history, start, partition=len(graphs), **figures)
-        if report(**figures):
+        if progress.step(lambda: attributes(copy.deepcopy(model)), **figures):
             break
     return history, graphs
 
@@ -218,12 +219,12 @@ def _train_epoch(epoch, model, samples, method, batches, plan, optimizer, schedu
 def _pretrain(model, samples, codes, plan, rng):
     """Train the network to classify the labelled samples, with a linear layer of its own."""
     labelled = np.flatnonzero(codes >= 0)
-    width = model.projection.in_features
-    proxies = nn.Linear(width, int(codes.max()) + 1, bias=False).to(plan.device)
+    proxies = nn.Linear(model.projection.in_features, int(codes.max()) + 1, bias=False)
+    proxies.to(plan.device)
     optimizer = plan.make_optimizer([*model.backbone.parameters(), *proxies.parameters()])
     model.train()
-    n_batches = -(-len(labelled) // plan.batch_size)
-    n_batches = min(n_batches, len(labelled) // 2)  # batch norm needs two samples
+    # batch norm needs two samples
+    n_batches = min(-(-len(labelled) // plan.batch_size), len(labelled) // 2)
     for _ in range(plan.pretrain_epochs):
         for rows in np.array_split(rng.permutation(labelled), n_batches):
             targets = torch.from_numpy(codes[rows]).to(plan.device)
@@ -296,10 +297,9 @@ def make_partition(
         kind = "directed" if plan.paper else "symmetric"
         return make_graph(features, plan.n_neighbors, kind, unit_length)
 
-    def spread(graph, **params):
-        return propagate_classes(
-            graph.flow, known, int(codes.max()) + 1, plan.propagation, **params
-        )
+    def spread(graph, n_probes=100):
+        n_classes = int(codes.max()) + 1
+        return propagate_classes(graph.flow, known, n_classes, plan.propagation, n_probes)
 
     graphs, masses, reference = [], [], None
     if not plan.paper or model.backbone is None:
