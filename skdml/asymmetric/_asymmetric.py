@@ -13,6 +13,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from ..utils import validation
 from ..utils._bases import (
     BaseEstimator,
     ClassifierMixin,
@@ -22,15 +23,6 @@ from ..utils._bases import (
 from ..utils._fit import FitProgress, fit_method
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions, validate_rows
 from ..utils._typing import MatrixLike, RandomStateLike, Request
-from ..utils.validation import (
-    as_dense,
-    check_given,
-    check_row_labels,
-    check_scale,
-    check_varies,
-    encode_classes,
-    encode_known,
-)
 from ._asymmetric_solver import Problem, check_costs, check_neighbors, hold_out, train
 from ._maps import check_modules, find_starts
 
@@ -303,20 +295,22 @@ class AsymmetricMetricClassifier(
     def _check_problem(self, X, y, X_query, y_query, rng):
         """Validate the input of `fit`."""
         name, hint = type(self).__name__, " Pass the class of each row of X."
-        X = as_dense(validate_rows(self, X, ensure_min_samples=2))
-        check_scale(X)
-        check_varies(X)
-        check_given(y, name, hint)
-        self.classes_, codes = encode_classes(y, len(X))
+        X = validation.as_dense(validate_rows(self, X, ensure_min_samples=2))
+        validation.check_scale(X)
+        validation.check_varies(X)
+        validation.check_given(y, name, hint)
+        self.classes_, codes = validation.encode_classes(y, len(X))
         if X_query is None:
             if y_query is not None:
                 raise ValueError("y_query was given without X_query: pass both.")
             queries, query_codes = X, codes
         else:
             queries = self._check_rows(X_query, "X_query")
-            check_scale(queries, "X_query")  # squares of tiny ones would be lost
-            check_given(y_query, name, hint.replace("X", "X_query"), "y_query")
-            query_codes = encode_known(y_query, self.classes_, len(queries), "y_query", "X_query")
+            validation.check_scale(queries, "X_query")  # squares of tiny ones would be lost
+            validation.check_given(y_query, name, hint.replace("X", "X_query"), "y_query")
+            query_codes = validation.encode_known(
+                y_query, self.classes_, len(queries), "y_query", "X_query"
+            )
         check_neighbors(self.n_neighbors, self.n_candidates, codes)
         params = "C", "n_candidates", "max_iter", "tol", "n_jobs"
         return Problem(
@@ -330,8 +324,8 @@ class AsymmetricMetricClassifier(
     def _check_rows(self, X, name="X"):
         """Validate rows of any other method than `fit`, or any other rows than X."""
         X = validate_rows(self, X, name, reset=False)
-        check_scale(X, name, may_be_small=True)
-        return as_dense(X, name)
+        validation.check_scale(X, name, may_be_small=True)
+        return validation.as_dense(X, name)
 
     def _fit_linear(self, problem, rng, progress):
         """Learn U and V, of centred rows in a unit that C and lr can rely on."""
@@ -510,8 +504,8 @@ class AsymmetricMetricClassifier(
             Between 0 and 1.
         """
         predicted = self.predict(X)
-        check_given(y, type(self).__name__, " Pass the class of each row of X.")
-        y = check_row_labels(y, len(predicted))
+        validation.check_given(y, type(self).__name__, " Pass the class of each row of X.")
+        y = validation.check_row_labels(y, len(predicted))
         kinds = y.dtype.kind, predicted.dtype.kind
         if any((kinds[0] in same) != (kinds[1] in same) for same in ("biuf", "mM")):
             raise TypeError(

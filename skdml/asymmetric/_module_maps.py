@@ -58,9 +58,8 @@ class ModuleMaps:
             return float(self._norm())
 
     def _norm(self):
-        return torch.linalg.vector_norm(
-            torch.stack([torch.linalg.vector_norm(weight) for weight in self._parameters])
-        )
+        norms = [torch.linalg.vector_norm(weight) for weight in self._parameters]
+        return torch.linalg.vector_norm(torch.stack(norms))
 
     def step(
         self, queries: NDArray, database: NDArray, pairs: Pairs, penalty: float, lr: float

@@ -317,24 +317,18 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
     def _critic_settings(self, plan):
         make = None
         if plan.learned:
-            make = functools.partial(
-                make_network,
-                mlp_critic if self.critic_module is None else self.critic_module,
-                "critic_module",
-                n_features=self.n_features_in_,
-            )
+            maker = mlp_critic if self.critic_module is None else self.critic_module
+            sizes = {"n_features": self.n_features_in_}
+            make = functools.partial(make_network, maker, "critic_module", **sizes)
         lr = _CRITIC_LR_FACTOR * plan.lr
         return CriticSettings(make, plan.debias, self.batch_size, lr, plan.seed)
 
     def _make_generator(self, settings, seed):
         """Return a new generator, after a forward pass of both kinds of networks."""
         with seeded_torch(seed):
-            generator = make_network(
-                mlp_generator if self.module is None else self.module,
-                "module",
-                latent_dim=self.latent_dim,
-                n_features=self.n_features_in_,
-            )
+            maker = mlp_generator if self.module is None else self.module
+            sizes = {"latent_dim": self.latent_dim, "n_features": self.n_features_in_}
+            generator = make_network(maker, "module", **sizes)
             try_network(generator, self.latent_dim, "module", self.n_features_in_)
             if settings.make_network is not None:
                 try_network(settings.make_network(), self.n_features_in_, "critic_module")

@@ -251,15 +251,10 @@ def build_model(
         for factor, metric in zip(factors, metrics, strict=True):
             factor[: metric.rank] = np.sqrt(metric.weights)[:, None] * metric.directions
         scale = np.array([metric.scale for metric in metrics])
-    return AnchorModel(
-        kernel,
-        np.array([local.anchor for local in locals_]),
-        np.where(np.arange(n_anchors) < n_ideal, 1.0, -1.0),
-        np.full(n_anchors, 1.0 if kernel == "damped" else 0.0),
-        np.zeros(n_anchors),
-        scale,
-        factors,
-    )
+    anchors = np.array([local.anchor for local in locals_])
+    signs = np.where(np.arange(n_anchors) < n_ideal, 1.0, -1.0)
+    weights = np.full(n_anchors, 1.0 if kernel == "damped" else 0.0)
+    return AnchorModel(kernel, anchors, signs, weights, np.zeros(n_anchors), scale, factors)
 
 
 @dataclass(frozen=True)

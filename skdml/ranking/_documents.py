@@ -90,12 +90,8 @@ def group_rows(qid: ArrayLike | None, n_rows: int, name: str = "qid") -> Queries
         return Queries(np.zeros(1, dtype=np.intp), np.arange(n_rows), np.array([0, n_rows]))
     ids, codes = encode(check_vector(qid, name, n_rows), name)
     # Names of queries have no meaning: their order must not matter.
-    first = np.full(len(ids), n_rows)
-    np.minimum.at(first, codes, np.arange(n_rows))
-    by_appearance = np.argsort(first)
-    position = np.empty_like(by_appearance)
-    position[by_appearance] = np.arange(len(ids))
-    codes = position[codes]
+    by_appearance = np.argsort(np.unique(codes, return_index=True)[1])
+    codes = np.argsort(by_appearance)[codes]
     order = np.argsort(codes, kind="stable")
     starts = np.append(0, np.cumsum(np.bincount(codes)))
     return Queries(ids[by_appearance], order, starts)
@@ -237,7 +233,7 @@ class Normalizer:
 
     def features(self, X: NDArray, queries: Queries) -> NDArray:
         """Return the features of the documents of queries, in the order of ``queries.order``."""
-        return _clip(self.unclipped(X, queries))
+        return np.clip(self.unclipped(X, queries), -_FAR, _FAR)
 
     def unclipped(self, X: NDArray, queries: Queries) -> NDArray:
         """Return the features of documents of any scale, before there is a unit for them."""
@@ -251,15 +247,13 @@ class Normalizer:
         used = self.used
         if used is None:
             used = np.ones((3 if self.normalize == "both" else 2, len(values)), dtype=bool)
-        views = [
-            standardise(values[used[0]], queries.starts, self.unit),
-            rank_values(values[used[1]], queries.starts, _RANK_SCALE * self.unit),
-        ]
+        views = [standardise(values[used[0]], queries.starts, self.unit)]
+        views.append(rank_values(values[used[1]], queries.starts, _RANK_SCALE * self.unit))
         if self.scale is not None:
             views.append(values[used[2]] * (self.unit / self.scale[used[2]])[:, None])
         return np.concatenate(views).T
 
-    def place(self, X: NDArray, candidates: Candidates) -> NDArray:
+    def place(self, X: NDArray, documents: NDArray) -> NDArray:
         """Return the features of rows relative to the documents of one query.
 
         The rows do not change each other's features; the documents themselves get what `features`
@@ -268,17 +262,13 @@ class Normalizer:
         with np.errstate(over="ignore"):
             parts = []
             if self.normalize in ("query", "both"):
-                parts = [candidates.z_scores(X), _RANK_SCALE * candidates.ranks(X)]
+                parts = [_place_z_scores(X, documents), _RANK_SCALE * _place_ranks(X, documents)]
             if self.normalize != "query":
                 parts.append(X if self.normalize is None else X / self.scale)
             features = np.hstack(parts)
             if self.used is not None:
                 features = features[:, self.used.ravel()]
-            return _clip(features * self.unit)
-
-
-def _clip(features):
-    return np.clip(features, -_FAR, _FAR, out=features)
+            return np.clip(features * self.unit, -_FAR, _FAR)
 
 
 def fit_normalizer(
@@ -429,35 +419,22 @@ def choose_views(ranked: RankedQueries, n_features: int) -> NDArray:
     return used
 
 
-class Candidates:
-    """The documents of one query, among which another one can be placed.
+def _place_z_scores(X, documents):
+    """Return z-scores of rows, by the mean and the deviation of the documents of a query."""
+    largest = np.abs(documents).max(axis=0)
+    unit = np.where(largest > 0, largest, 1.0)  # huge values are not squared
+    scaled = documents / unit
+    deviation = scaled.std(axis=0)
+    varies = deviation > 8 * np.finfo(float).eps
+    z_scores = (X / unit - scaled.mean(axis=0)) / np.where(varies, deviation, 1.0)
+    return np.where(varies, z_scores, 0.0)
 
-    Parameters
-    ----------
-    documents : ndarray of shape (n_documents, n_features)
-        The documents.
-    """
 
-    def __init__(self, documents: NDArray) -> None:
-        largest = np.abs(documents).max(axis=0)
-        self._unit = np.where(largest > 0, largest, 1.0)  # huge values are not squared
-        scaled = documents / self._unit
-        self._mean, deviation = scaled.mean(axis=0), scaled.std(axis=0)
-        self._varies = deviation > 8 * np.finfo(float).eps
-        self._deviation = np.where(self._varies, deviation, 1.0)
-        self._ordered = np.sort(documents, axis=0)
-
-    def z_scores(self, X: NDArray) -> NDArray:
-        """Return z-scores of rows, by the mean and the deviation of the documents."""
-        z_scores = (X / self._unit - self._mean) / self._deviation
-        z_scores[:, ~self._varies] = 0.0
-        return z_scores
-
-    def ranks(self, X: NDArray) -> NDArray:
-        """Return ranks of rows among the documents, between -1 and 1."""
-        ranks = np.empty_like(X)
-        for column, values, ordered in zip(ranks.T, X.T, self._ordered.T, strict=True):
-            below = np.searchsorted(ordered, values, side="left")
-            not_above = np.searchsorted(ordered, values, side="right")
-            column[:] = (below + not_above) / len(ordered) - 1
-        return ranks
+def _place_ranks(X, documents):
+    """Return ranks of rows among the documents of a query, between -1 and 1."""
+    ranks = np.empty_like(X)
+    for column, values, ordered in zip(ranks.T, X.T, np.sort(documents, axis=0).T, strict=True):
+        below = np.searchsorted(ordered, values, side="left")
+        not_above = np.searchsorted(ordered, values, side="right")
+        column[:] = (below + not_above) / len(ordered) - 1
+    return ranks

@@ -88,7 +88,7 @@ def train(
             numbers = order[first : first + batch_size]
             current = replace(model, **dict(zip(learned, present, strict=True)))
             known = None if quadratic is None else quadratic[ranked.rows(numbers)]
-            value, gradient = gradients(current, ranked.take(numbers), known, learned, loss, rng)
+            value, gradient = _gradients(current, ranked.take(numbers), known, learned, loss, rng)
             _descend(adam, gradient, average, model.kernel)
             total += value * len(numbers)
         current = replace(model, **dict(zip(learned, average, strict=True)))
@@ -105,14 +105,7 @@ def train(
     return best, history
 
 
-def gradients(
-    model: AnchorModel,
-    batch: RankedQueries,
-    quadratic: NDArray | None,
-    learned: tuple[str, ...],
-    loss: str,
-    rng: Generator,
-) -> tuple[float, dict[str, NDArray]]:
+def _gradients(model, batch, quadratic, learned, loss, rng):
     """Return the loss of a batch of queries and its gradient by the learned attributes."""
     squared = model.squared_distances(batch.features, quadratic)
     scores, partials = model.evaluate(squared, model.weights)
@@ -170,9 +163,8 @@ def fit_query_weights(
         else:
             # a document of each query that has less relevant ones, and a violator of its margin
             better = first + (rng.random(ranked.n_queries) * n_better).astype(np.intp)
-            worse, rank_error = draw_violators(
-                scores, better, ranked.lower[better], ends, rng, margin
-            )
+            lower = ranked.lower[better]
+            worse, rank_error = draw_violators(scores, better, lower, ends, rng, margin)
             weight = rank_weight(rank_error)[:, None]
             gradient = weight * (partials.by_weight[worse] - partials.by_weight[better])
         weights = weights - step * gradient

@@ -109,12 +109,7 @@ def seraph_loss(
 
 
 def seraph_metric(
-    labelled: NDArray,
-    signs: NDArray,
-    unlabelled: NDArray,
-    entropy_weight: float,
-    trace_weight: float,
-    max_iter: int = 200,
+    labelled: NDArray, signs: NDArray, unlabelled: NDArray, *weights: float, max_iter: int = 200
 ) -> NDArray:
     r"""Return the metric of SERAPH, by projected gradients.
 
@@ -124,11 +119,9 @@ def seraph_metric(
         Differences of pairs.
     signs : ndarray of shape (n_pairs,)
         +1 for labelled pairs of one class, -1 for others.
-    entropy_weight : float
-        :math:`\mu`.
-    trace_weight : float
-        :math:`\lambda`, the price of the trace, in units of the mean squared difference of a
-        feature.
+    *weights : float
+        :math:`\mu` of the entropy, and :math:`\lambda`, the price of the trace, in units of the
+        mean squared difference of a feature.
     max_iter : int, default=200
         Steps at most.
 
@@ -138,7 +131,7 @@ def seraph_metric(
         Positive semi-definite, in a scale in which the squared distance 1 divides similar from
         dissimilar pairs. The problem is not convex: a local minimum, from the Euclidean metric on.
     """
-    n_features = labelled.shape[1]
+    n_features, (entropy_weight, trace_weight) = labelled.shape[1], weights
     unit = np.mean(np.concatenate([labelled, unlabelled]) ** 2)
     if unit == 0:  # all rows are the same: no direction is better than another
         return np.eye(n_features)

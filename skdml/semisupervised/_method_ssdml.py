@@ -114,9 +114,8 @@ class AffinityTriplets(SemiSupervisedMethod):
         affinity = (self.classes[batch[0]] @ self.classes[batch[1]].T).to(first.device)
         distances = torch.cdist(first.detach(), second.detach())
         anchors, positives, negatives = affinity_triplets(affinity, distances, similar=_ALIKE)
-        loss = angular_loss(
-            first[anchors], second[positives], second[negatives], self.angle, _SCALE
-        )
+        triplets = first[anchors], second[positives], second[negatives]
+        loss = angular_loss(*triplets, self.angle, _SCALE)
         loss = loss + self._nca_loss(batch[0], first)
         if self.instance_weight:
             term = instance_loss(first, second, affinity > _ALIKE, _INSTANCE_TEMPERATURE)
@@ -128,9 +127,8 @@ class AffinityTriplets(SemiSupervisedMethod):
         own = torch.from_numpy(nodes[:, None] == nodes[places]).to(embeddings.device)
         distances = torch.cdist(embeddings, embeddings[places]).square().masked_fill(own, _MASKED)
         labels = torch.from_numpy(self.codes[nodes[places]]).to(embeddings.device)
-        return labelled_loss(
-            distances, self.classes[nodes].to(embeddings), labels, _NCA_TEMPERATURE
-        )
+        classes = self.classes[nodes].to(embeddings)
+        return labelled_loss(distances, classes, labels, _NCA_TEMPERATURE)
 
 
 def neighbourhood_triplets(neighbors: NDArray, affinity: NDArray) -> NDArray:

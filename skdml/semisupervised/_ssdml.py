@@ -268,9 +268,8 @@ class SSDMLEmbedder(
         given = X
         X, self._sample_shape = self._check_samples(X, reset=True)
         check_varies(X)
-        self.classes_, codes = encode_partial_labels(
-            y, len(X), type(self).__name__, method.needs_pairs
-        )
+        name = type(self).__name__
+        self.classes_, codes = encode_partial_labels(y, len(X), name, method.needs_pairs)
         n_nodes = min(len(X), int((codes >= 0).sum()) + self.partition_size)
         check_neighbors(self.n_neighbors, n_nodes)
         check_changes(self.augment, self._sample_shape)
@@ -338,9 +337,8 @@ class SSDMLEmbedder(
             params["augment"] = augment_affine
         if self.module is None and method.metric == "closed form":
             params["max_epochs"] = 1  # that of one graph
-        params["make_optimizer"] = functools.partial(
-            optimizer, lr=self.lr, **params_of(self._part_params(), "optimizer")
-        )
+        settings = params_of(self._part_params(), "optimizer")
+        params["make_optimizer"] = functools.partial(optimizer, lr=self.lr, **settings)
         return Plan(**{field.name: params[field.name] for field in dataclasses.fields(Plan)})
 
     def _make_model(self, samples, method):

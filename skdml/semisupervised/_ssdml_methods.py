@@ -218,12 +218,9 @@ def make_method(name: str, recipe: str, params: dict[str, Any]) -> SemiSupervise
                 f"loss__{param}: no method has such a parameter. With {chosen} there are "
                 f"{', '.join(f'loss__{one}' for one in known) or 'none'}."
             )
-    checked = {
-        param: value for param, value in params.items() if param in cls._parameter_constraints
-    }
     validate_parameter_constraints(
-        {f"loss__{param}": cls._parameter_constraints[param] for param in checked},
-        {f"loss__{param}": value for param, value in checked.items()},
+        {f"loss__{param}": kinds for param, kinds in cls._parameter_constraints.items()},
+        {f"loss__{param}": value for param, value in params.items()},
         caller_name="SSDMLEmbedder",
     )
     return cls(**params)

@@ -174,7 +174,7 @@ def train(
         progress.begin()
         if (epoch - 1) % plan.epochs_per_partition == 0:
             rows = next(partitions)
-            partition = make_partition(model, samples, rows, codes, plan, rng, epoch == 1)
+            partition = _make_partition(model, samples, rows, codes, plan, rng, epoch == 1)
             method.begin(partition, rng)
             graphs.append(describe_graph(partition.graph, partition.codes, partition.classes))
         if method.metric != "gradient":
@@ -277,15 +277,7 @@ def input_features(
     return features
 
 
-def make_partition(
-    model: MetricModel,
-    samples: Tensor,
-    rows: NDArray,
-    codes: NDArray,
-    plan: Plan,
-    rng: Generator,
-    is_first: bool = False,
-) -> Partition:
+def _make_partition(model, samples, rows, codes, plan, rng, is_first=False):
     """Make a graph of some samples, and propagate the labels.
 
     The first graph is of the input, later ones are of the network, with graphs of the input beside
@@ -326,7 +318,7 @@ def propagate_all(
     partitions = draw_partitions(codes, plan.partition_size, rng)
     for _ in range(max(1, -(-n_unlabelled // plan.partition_size))):
         rows = next(partitions)
-        classes[rows] = make_partition(model, samples, rows, codes, plan, rng).classes
+        classes[rows] = _make_partition(model, samples, rows, codes, plan, rng).classes
     return classes
 
 
