@@ -10,6 +10,7 @@ from scipy.stats import chi2
 from sklearn.utils import check_random_state
 
 from skdml.utils._sklearn import Interval, validate_params
+from skdml.utils.validation import refuse_if_too_large
 
 Seed = int | np.random.RandomState | np.random.Generator | None
 
@@ -42,6 +43,11 @@ def _check_sizes(n_samples: int, n_centers: int, n_informative: int, n_features:
             f"{n_samples} samples are too few for n_centers={n_centers}: "
             "each centre needs at least one"
         )
+    refuse_if_too_large(
+        (n_features, n_samples + n_centers * (1 + n_informative)),
+        f"n_features={n_features}, {n_samples} samples and n_centers={n_centers} make an array",
+        "Give fewer of them.",
+    )
 
 
 def _draw_normal(rng: np.random.RandomState, *shape: int) -> NDArray:

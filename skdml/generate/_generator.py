@@ -306,9 +306,9 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
             learned=learned,
             debias=debias,
             lr=_LR[learned] if self.lr == "auto" else float(self.lr),
-            n_points=n_points,
-            latent_dim=int(self.latent_dim),  # True is a number, too
-            n_critic_steps=self.n_critic_steps,
+            n_points=int(n_points),  # True is a number, too
+            latent_dim=int(self.latent_dim),
+            n_critic_steps=int(self.n_critic_steps),
             n_potential_steps=self.n_potential_steps if is_shared else None,
             max_iter=self.max_iter,
             seed=seed,
@@ -419,7 +419,13 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
         """
         check_is_fitted(self)
         Z = self._draw(n_samples, check_random_state(random_state))
-        return self._columns.decode(Z).astype(self._dtype)
+        rows = self._columns.decode(Z).astype(self._dtype)
+        if not np.isfinite(rows).all():
+            raise ValueError(
+                "the generator draws rows that are not finite, so its training diverged: fit it "
+                f"again with an lr below {self.lr!r}."
+            )
+        return rows
 
     def score(self, X: MatrixLike, y: None = None) -> float:
         """Return the negative distance of rows to as many samples, in the units of X.

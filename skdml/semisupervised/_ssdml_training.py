@@ -177,11 +177,13 @@ def train(
             partition = _make_partition(model, samples, rows, codes, plan, rng, epoch == 1)
             method.begin(partition, rng)
             graphs.append(describe_graph(partition.graph, partition.codes, partition.classes))
-        if method.metric != "gradient":
-            features = model.embed_features(samples[rows], plan.device)
-            model.factor = method.find_metric(features, model.factor, rng)
         figures = {}
         try:
+            if method.metric != "gradient":
+                features = model.embed_features(samples[rows], plan.device)
+                if not np.isfinite(features).all():
+                    raise NotFinite(f"the features were not finite in epoch {epoch}")
+                model.factor = method.find_metric(features, model.factor, rng)
             if optimizer is not None:
                 batches = draw_batches(method, partition, plan, n_batches, rng)
                 figures["loss"] = _train_epoch(

@@ -93,8 +93,9 @@ def sinkhorn_divergence(
             f"{type(A).__name__} of shape {tuple(A.shape)} and {type(B).__name__} of shape "
             f"{tuple(B.shape)}."
         )
+    A, B = _same_precision(A, B)
     check_transport(p, reg, solver)
-    largest = min(float(np.finfo(_plain(side).dtype).max) for side in (A, B)) ** 0.5
+    largest = float(np.finfo(_plain(A).dtype).max) ** 0.5
     if eta is not None and not (isinstance(eta, Real) and 0 < eta < largest):
         raise ValueError(
             f"eta must be a number above 0 and below {largest:.1g}, whose square the numbers of A "
@@ -115,6 +116,14 @@ def sinkhorn_divergence(
             _entropic_values(cost_matrices(B, B, p), eta, b, b),
         )
     return values[0] if single else values
+
+
+def _same_precision(A, B):
+    """Return both in the wider of their types: the values of the one may leave the other."""
+    if hasattr(A, "detach"):
+        return (A.double(), B.double()) if A.dtype != B.dtype else (A, B)
+    dtype = np.result_type(A, B)
+    return A.astype(dtype, copy=False), B.astype(dtype, copy=False)
 
 
 def _debias(values, own_first, own_second):

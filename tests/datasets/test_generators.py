@@ -203,3 +203,9 @@ def test_true_is_a_number():
         actual = make(**dict.fromkeys(sizes, True), random_state=0)
         for one, other in zip(actual, expected, strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("make", [make_local_clusters, make_ranking])
+def test_sizes_beyond_the_memory_are_refused(make):
+    with pytest.raises(MemoryError, match=r"n_features=1099511627776.*Give fewer"):
+        make(n_features=2**40)

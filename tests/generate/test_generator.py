@@ -108,9 +108,10 @@ def test_fewer_rows_than_a_batch(iris, cost):
     assert model.masses_.shape == (192 if cost == "euclidean" else 2,)
 
 
-def test_true_is_a_number(iris):
-    expected = quick(latent_dim=1).fit(iris).sample(3, random_state=0)
-    actual = quick(latent_dim=True).fit(iris).sample(3, random_state=0)
+@pytest.mark.parametrize("name", ["latent_dim", "n_critic_steps"])
+def test_true_is_a_number(iris, name):
+    expected = quick(**{name: 1}).fit(iris).sample(3, random_state=0)
+    actual = quick(**{name: True}).fit(iris).sample(3, random_state=0)
     np.testing.assert_array_equal(actual, expected)
 
 
@@ -278,3 +279,11 @@ def test_weights_that_are_not_finite_are_not_kept(iris):
         with pytest.raises(ValueError, match="weights that are not finite after 5 updates"):
             model.fit(iris)
     assert not hasattr(model, "generator_")
+
+
+def test_rows_that_are_not_finite_are_not_returned(iris):
+    model = quick().fit(iris)
+    for weights in model.generator_.parameters():
+        weights.data.fill_(np.inf)
+    with pytest.raises(ValueError, match=r"not finite.*lr below 'auto'"):
+        model.sample(3)

@@ -448,3 +448,10 @@ def test_weights_that_are_not_finite_at_the_end_are_not_kept(digits):
     model = SSDMLEmbedder(max_epochs=1, lr=1e38, batch_size=1000, optimizer="sgd", random_state=0)
     with pytest.raises(ValueError, match=r"not finite in epoch 1.*smaller lr"):
         model.fit(X, partly)
+
+
+def test_pretraining_that_diverges_is_named(digits):
+    X, _, y = digits
+    partly = np.where(np.arange(len(y)) < 40, y, -1)
+    with pytest.raises(ValueError, match=r"features were not finite in epoch 1.*smaller lr"):
+        quick(method="lrml", pretrain_epochs=1, lr=1e30).fit(X, partly)

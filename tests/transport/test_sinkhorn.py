@@ -188,3 +188,12 @@ def test_negative_weights_are_named():
     a[0, :2] = -0.1, 0.1 + 2 / 7
     with pytest.raises(ValueError, match="a must have no negative weight"):
         sinkhorn_divergence(A, B, a=a)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor])
+def test_clouds_of_two_precisions_have_values_of_the_wider_one(kind):
+    rng = np.random.default_rng(0)
+    A, B = rng.normal(size=(2, 3, 4, 2))
+    values = sinkhorn_divergence(kind(1e30 * A), kind(B.astype(np.float32)))
+    assert values.dtype == kind(A).dtype
+    assert np.isfinite(np.asarray(values)).all()
