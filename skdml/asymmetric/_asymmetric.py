@@ -13,7 +13,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from ..utils import validation
+from ..utils import validation as checks
 from ..utils._bases import (
     BaseEstimator,
     ClassifierMixin,
@@ -295,26 +295,28 @@ class AsymmetricMetricClassifier(
     def _check_problem(self, X, y, X_query, y_query, rng):
         """Validate the input of `fit`."""
         name, hint = type(self).__name__, " Pass the class of each row of X."
-        X = validation.as_dense(validate_rows(self, X, ensure_min_samples=2))
-        validation.check_scale(X)
-        validation.check_varies(X)
-        validation.check_given(y, name, hint)
-        self.classes_, codes = validation.encode_classes(y, len(X))
+        X = checks.as_dense(validate_rows(self, X, ensure_min_samples=2))
+        checks.check_scale(X)
+        checks.check_varies(X)
+        checks.check_given(y, name, hint)
+        self.classes_, codes = checks.encode_classes(y, len(X))
         if X_query is None:
             if y_query is not None:
                 raise ValueError("y_query was given without X_query: pass both.")
             queries, query_codes = X, codes
         else:
             queries = self._check_rows(X_query, "X_query")
-            validation.check_scale(queries, "X_query")  # squares of tiny ones would be lost
-            validation.check_given(y_query, name, hint.replace("X", "X_query"), "y_query")
-            query_codes = validation.encode_known(
+            checks.check_scale(queries, "X_query")  # squares of tiny ones would be lost
+            checks.check_given(y_query, name, hint.replace("X", "X_query"), "y_query")
+            query_codes = checks.encode_known(
                 y_query, self.classes_, len(queries), "y_query", "X_query"
             )
         check_neighbors(self.n_neighbors, self.n_candidates, codes)
+        rows = queries, query_codes, X, codes
         params = "C", "n_candidates", "max_iter", "tol", "n_jobs"
         return Problem(
-            *(queries, query_codes, X, codes, X_query is None),
+            *rows,
+            same_rows=X_query is None,
             held_out=hold_out(query_codes, self.validation_fraction, rng),
             costs=check_costs(self.cost_matrix, len(self.classes_)),
             n_neighbors=int(self.n_neighbors),
@@ -324,8 +326,8 @@ class AsymmetricMetricClassifier(
     def _check_rows(self, X, name="X"):
         """Validate rows of any other method than `fit`, or any other rows than X."""
         X = validate_rows(self, X, name, reset=False)
-        validation.check_scale(X, name, may_be_small=True)
-        return validation.as_dense(X, name)
+        checks.check_scale(X, name, may_be_small=True)
+        return checks.as_dense(X, name)
 
     def _fit_linear(self, problem, rng, progress):
         """Learn U and V, of centred rows in a unit that C and lr can rely on."""
@@ -504,8 +506,8 @@ class AsymmetricMetricClassifier(
             Between 0 and 1.
         """
         predicted = self.predict(X)
-        validation.check_given(y, type(self).__name__, " Pass the class of each row of X.")
-        y = validation.check_row_labels(y, len(predicted))
+        checks.check_given(y, type(self).__name__, " Pass the class of each row of X.")
+        y = checks.check_row_labels(y, len(predicted))
         kinds = y.dtype.kind, predicted.dtype.kind
         if any((kinds[0] in same) != (kinds[1] in same) for same in ("biuf", "mM")):
             raise TypeError(

@@ -129,7 +129,8 @@ class Critic:
         if self.network is None:
             return None
         state = {"network": self.network.state_dict(), "optimizer": self._optimizer.state_dict()}
-        torch.save(state, file := io.BytesIO())
+        file = io.BytesIO()
+        torch.save(state, file)
         return file.getvalue()
 
     def _seed(self, update, step):

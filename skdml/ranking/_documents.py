@@ -368,7 +368,7 @@ def rank_values(values: NDArray, starts: NDArray, unit: float) -> NDArray:
         part, size = slice(starts[first], starts[last]), sizes[first]
         block = values[:, part].reshape(len(values), last - first, size)
         found = (rankdata(block, axis=-1) - (size + 1) / 2) * (2 * unit / size)
-        ranks[:, part] = found.reshape(len(values), -1 if len(values) else part.stop - part.start)
+        ranks[:, part] = found.reshape(values[:, part].shape)
     return ranks
 
 

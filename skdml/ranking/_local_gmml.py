@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from .._parallel import computed, find_client, limit_threads
 from ..linear import MahalanobisMetric
 from ..metrics import mean_ndcg, ndcg_by_query
-from ..utils import validation
+from ..utils import validation as checks
 from ..utils._bases import BaseEstimator
 from ..utils._fit import FitProgress, fit_method
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions, validate_rows
@@ -267,7 +267,7 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
         self.support_ = np.full(X.shape[1], True) if used is None else np.any(used, axis=0)
         self._normalizer = normalizer
         # Without qid, there is one query, and documents to be scored belong to it.
-        self._documents = X if qid is None else None
+        self._documents = X.copy() if qid is None else None
         training, validation = ranked, None
         if self.early_stopping and given is not None:
             validation = _sort_validation(normalizer, *given)
@@ -300,15 +300,15 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
 
     def _check_documents(self, X, y, qid, reset=False, suffix=""):
         hint = " Pass the relevance of each document."
-        validation.check_given(y, type(self).__name__, hint, f"y{suffix}")
+        checks.check_given(y, type(self).__name__, hint, f"y{suffix}")
         least = 2 if reset else 1  # one document has no order
         X = self._check_rows(X, f"X{suffix}", reset=reset, ensure_min_samples=least)
-        y = validation.check_grades(y, f"y{suffix}", len(X))
+        y = checks.check_grades(y, f"y{suffix}", len(X))
         return X, y, group_rows(qid, len(X), f"qid{suffix}")
 
     def _check_rows(self, X, name="X", **options):
-        X = validation.as_dense(validate_rows(self, X, name, dtype=np.float64, **options), name)
-        validation.check_scale(X, name, exponent=_MOST_EXPONENT)
+        X = checks.as_dense(validate_rows(self, X, name, dtype=np.float64, **options), name)
+        checks.check_scale(X, name, exponent=_MOST_EXPONENT)
         return X
 
     def _build(self, training, rng, client):
@@ -372,8 +372,8 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
         if query is None:
             return None
         options = {"accept_sparse": "csr", "dtype": np.float64, "ensure_2d": False}
-        query = validation.check_named_array(query, "query", **options)
-        query = validation.as_dense(query, "query")
+        query = checks.check_named_array(query, "query", **options)
+        query = checks.as_dense(query, "query")
         one, each = (1, self.n_features_in_), (n_rows, self.n_features_in_)
         if query.shape not in (one, each):
             raise ValueError(
@@ -423,10 +423,10 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
             Between 0 and 1.
         """
         scores = self.predict(X, qid=qid)
-        y = validation.check_grades(y, "y", len(scores))
+        y = checks.check_grades(y, "y", len(scores))
         if sample_weight is None:
             return mean_ndcg(y, scores, qid)
-        weight = validation.check_numbers(sample_weight, "sample_weight", len(scores))
+        weight = checks.check_numbers(sample_weight, "sample_weight", len(scores))
         if (weight < 0).any():
             raise ValueError("sample_weight must not be negative.")
         names, ndcg = ndcg_by_query(y, scores, qid)
