@@ -17,8 +17,6 @@ from ..utils._typing import MatrixLike
 from ._embedding import project
 from ._style import Panels, class_styles
 
-_PALE = "0.8"
-
 
 @dataclass(eq=False, repr=False)
 class AffinityDisplay(Panels):
@@ -69,13 +67,7 @@ class AffinityDisplay(Panels):
 
     @classmethod
     def from_estimator(
-        cls,
-        estimator: Any,
-        X: MatrixLike,
-        y: ArrayLike,
-        *,
-        max_samples: int = 1000,
-        **options: Any,
+        cls, estimator: Any, X: MatrixLike, y: ArrayLike, *, max_samples: int = 1000, **options: Any
     ) -> Self:
         """Draw the training samples of a fitted estimator where it embeds them.
 
@@ -104,13 +96,9 @@ class AffinityDisplay(Panels):
         check_consistent_length(X, y, estimator.propagated_labels_)
         rows = _choose(y != -1, max_samples)
         embedding = estimator.transform(np.asarray(X)[rows])
-        return cls.from_predictions(
-            embedding,
-            y[rows],
-            estimator.propagated_labels_[rows],
-            estimator.propagated_confidence_[rows],
-            **{"n_neighbors": estimator.n_neighbors, **options},
-        )
+        found = estimator.propagated_labels_[rows], estimator.propagated_confidence_[rows]
+        options = {"n_neighbors": estimator.n_neighbors, **options}
+        return cls.from_predictions(embedding, y[rows], *found, **options)
 
     @classmethod
     def from_predictions(
@@ -170,26 +158,21 @@ class AffinityDisplay(Panels):
         classes = np.unique(self.given[known].tolist())
         titles = f"{known.sum()} given labels", "propagated labels"
         for axes, title in zip(self.axes_, titles, strict=True):
-            lines = collections.LineCollection(
-                self.positions[self.edges], colors="0.9", linewidths=0.4, zorder=0
-            )
-            axes.add_collection(lines)
-            axes.scatter(*self.positions.T, s=5, c=_PALE, linewidths=0)
+            edges, style = self.positions[self.edges], {"colors": "0.9", "linewidths": 0.4}
+            axes.add_collection(collections.LineCollection(edges, zorder=0, **style))
+            axes.scatter(*self.positions.T, s=5, c="0.8", linewidths=0)
             axes.set(title=title, xticks=[], yticks=[])
-        handles = []
-        for label, (color, marker) in zip(classes, class_styles(), strict=False):
+        first, second = self.axes_
+        for label, (marker, color) in zip(classes, class_styles(), strict=False):
             style = {"c": color, "marker": marker, "linewidths": 0}
-            first = known & (self.given == label)
-            handles.append(
-                self.axes_[0].scatter(*self.positions[first].T, s=28, label=str(label), **style)
-            )
-            second = np.array(self.propagated == label, dtype=bool)
-            alpha = np.clip(self.confidence[second], 0.15, 1)
-            self.axes_[1].scatter(*self.positions[second].T, s=12, alpha=alpha, **style)
+            given = known & (self.given == label)
+            first.scatter(*self.positions[given].T, s=28, label=label, **style)
+            found = np.array(self.propagated == label, dtype=bool)
+            alpha = np.clip(self.confidence[found], 0.15, 1)
+            second.scatter(*self.positions[found].T, s=12, alpha=alpha, **style)
         if len(classes) <= 12:
-            self.axes_[1].legend(
-                handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False
-            )
+            place = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5), "frameon": False}
+            second.legend(*first.get_legend_handles_labels(), **place)
 
 
 def _choose(labelled: NDArray, max_samples: int) -> NDArray:

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from ._style import add_legend, check_axis, check_vector, line_style
+from ._style import Panels, add_legend, check_vector, line_style
 
 
 @dataclass(eq=False, repr=False)
-class ConsensusDisplay:
+class ConsensusDisplay(Panels):
     """Distance between the replicas of a network after each epoch.
 
     The distance is that of a rank's backbone from the backbone of its left neighbour, mean over
@@ -44,6 +44,8 @@ class ConsensusDisplay:
     'epoch'
     """
 
+    n_panels = 1
+    figsize = (4.6, 3.2)
     consensus: NDArray
     name: str | None = None
 
@@ -101,20 +103,7 @@ class ConsensusDisplay:
         """
         return cls(check_vector(consensus, "consensus", "epoch"), name).plot(ax=ax)
 
-    def plot(self, ax: Any = None) -> Self:
-        """Draw the curve.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, default=None
-            Where to draw; None makes a figure.
-
-        Returns
-        -------
-        display : ConsensusDisplay
-            Itself.
-        """
-        self.figure_, self.ax_ = check_axis(ax, type(self).__name__, figsize=(4.6, 3.2))
+    def _draw(self, own_figure: bool) -> None:
         style = line_style(len(self.ax_.lines))
         epochs = np.arange(1, len(self.consensus) + 1)
         self.line_ = self.ax_.plot(epochs, self.consensus, label=self.name, ms=4, **style)[0]
@@ -123,4 +112,3 @@ class ConsensusDisplay:
         self.ax_.set(xlabel="epoch", ylabel="distance of neighbouring replicas")
         self.ax_.xaxis.get_major_locator().set_params(integer=True)
         add_legend(self.ax_)
-        return self

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from ._style import add_legend, check_axes, check_vector, line_style
+from ._style import Panels, add_legend, check_vector, line_style
 
 # What is drawn unless `measure` says otherwise: the first of these that the estimator has.
 _DEFAULTS = ("kkt_residual", "train_loss", "loss", "objective", "wasserstein")
@@ -32,7 +33,8 @@ _COUNTS = ("epoch", "partition", "seconds", "bytes")
 _MOST_MARKERS = 40
 
 
-class ConvergenceDisplay:
+@dataclass(eq=False, repr=False)
+class ConvergenceDisplay(Panels):
     """A residual or a loss during training, against rounds and against seconds.
 
     The second panel is there if the seconds are known. Use `from_estimator` or `from_predictions`
@@ -73,22 +75,17 @@ class ConvergenceDisplay:
     ['round', 'seconds']
     """
 
-    def __init__(
-        self,
-        values: NDArray,
-        seconds: Sequence[float] | NDArray | None = None,
-        *,
-        rounds: Sequence[float] | NDArray | None = None,
-        name: str | None = None,
-        ylabel: str = "loss",
-        log: bool = False,
-    ) -> None:
-        self.values = values
-        self.seconds = seconds
-        self.rounds = rounds
-        self.name = name
-        self.ylabel = ylabel
-        self.log = log
+    values: NDArray
+    seconds: Sequence[float] | NDArray | None = None
+    _: KW_ONLY
+    rounds: Sequence[float] | NDArray | None = None
+    name: str | None = None
+    ylabel: str = "loss"
+    log: bool = False
+
+    def __post_init__(self) -> None:
+        if self.seconds is None:
+            self.n_panels, self.figsize = 1, (4.6, 3.2)
 
     @classmethod
     def from_estimator(
@@ -127,15 +124,14 @@ class ConvergenceDisplay:
         values = curves[measure]
         # Some histories have the start, too.
         first = int(len(values) > getattr(estimator, "n_iter_", len(values)))
-        display = cls(
+        return cls(
             values,
             seconds,
             rounds=np.arange(len(values)) + 1 - first,
             name=type(estimator).__name__ if name is None else name,
             ylabel=_LABELS.get(measure, measure.replace("_", " ")),
             log=measure in _LOGARITHMIC,
-        )
-        return display.plot(ax=ax)
+        ).plot(ax=ax)
 
     @classmethod
     def from_predictions(
@@ -177,32 +173,13 @@ class ConvergenceDisplay:
         for given, what in ((seconds, "seconds"), (rounds, "rounds")):
             if given is not None and len(given) != len(values):
                 raise ValueError(f"{what} must have {len(values)} entries, got {len(given)}.")
-        display = cls(values, seconds, rounds=rounds, name=name, ylabel=ylabel, log=log)
-        return display.plot(ax=ax)
+        return cls(values, seconds, rounds=rounds, name=name, ylabel=ylabel, log=log).plot(ax=ax)
 
-    def plot(self, ax: Any = None) -> Self:
-        """Draw the panels.
-
-        Parameters
-        ----------
-        ax : sequence of matplotlib Axes, default=None
-            Two axes (one where the seconds are not known); None makes a figure.
-
-        Returns
-        -------
-        display : ConvergenceDisplay
-            Itself.
-        """
+    def _draw(self, own_figure: bool) -> None:
         rounds = np.arange(1, len(self.values) + 1) if self.rounds is None else self.rounds
         panels = [("round", rounds)]
         if self.seconds is not None:
             panels.append(("seconds", self.seconds))
-        self.figure_, self.axes_ = check_axes(
-            ax,
-            len(panels),
-            type(self).__name__,
-            figsize=(7.4 if len(panels) == 2 else 4.6, 3.2),
-        )
         for axes, (label, places) in zip(self.axes_, panels, strict=True):
             style = line_style(len(axes.lines))
             if len(self.values) > _MOST_MARKERS:
@@ -213,15 +190,10 @@ class ConvergenceDisplay:
                 axes.set_yscale("log")
         self.axes_[0].xaxis.get_major_locator().set_params(integer=True)
         add_legend(self.axes_[0])
-        return self
 
 
 def read_curves(estimator: Any) -> tuple[dict[str, NDArray], Any]:
     """Return the figures that a fitted estimator has of every round, and the seconds if known."""
     history = getattr(estimator, "history_", {})
-    curves = {
-        name: np.asarray(values, dtype=float)
-        for name, values in history.items()
-        if name not in _COUNTS
-    }
+    curves = {name: np.asarray(history[name], float) for name in history if name not in _COUNTS}
     return curves, history.get("seconds")

@@ -123,26 +123,15 @@ class EmbeddingDisplay(Panels):
 
     def _draw(self, own_figure: bool) -> None:
         classes = [None] if self.y is None else np.unique(self.y)
-        for panel, (points, title) in enumerate(
-            zip((self.before, self.after), self.titles, strict=True)
-        ):
-            axes = self.axes_[panel]
-            for label, (color, marker) in zip(classes, class_styles(), strict=False):
-                chosen = slice(None) if label is None else self.y == label
-                axes.scatter(
-                    *points[chosen].T,
-                    s=12,
-                    c=color,
-                    marker=marker,
-                    alpha=0.75,
-                    linewidths=0,
-                    label=None if label is None else str(label),
-                )
+        sides = (self.before, self.after)
+        for axes, points, title in zip(self.axes_, sides, self.titles, strict=True):
+            for label, (marker, color) in zip(classes, class_styles(), strict=False):
+                chosen, name = (slice(None), None) if label is None else (self.y == label, label)
+                style = {"c": color, "marker": marker, "alpha": 0.75, "linewidths": 0}
+                axes.scatter(*points[chosen].T, s=12, label=name, **style)
             axes.set(title=title, xticks=[], yticks=[])
-        if self.y is not None and len(classes) <= 12:
-            self._name_classes(classes, own_figure)
-
-    def _name_classes(self, classes, own_figure):
+        if self.y is None or len(classes) > 12:
+            return
         style = {"frameon": False, "markerscale": 1.6}
         longest = max(len(str(label)) for label in classes)
         if own_figure and longest > _SHORT_NAME:

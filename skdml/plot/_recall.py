@@ -13,13 +13,13 @@ from sklearn.utils.validation import check_is_fitted
 from ..metrics import recall_at_k
 from ..metrics._neighbors import Metric
 from ..utils._typing import MatrixLike
-from ._style import add_legend, check_axis, line_style
+from ._style import Panels, add_legend, line_style
 
 _KS = (1, 2, 4, 8, 16, 32)
 
 
 @dataclass(eq=False, repr=False)
-class RecallCurveDisplay:
+class RecallCurveDisplay(Panels):
     """Recall@k of a nearest-neighbour search, against k.
 
     Recall@k is the share of queries with at least one sample of their class among the k nearest.
@@ -57,6 +57,8 @@ class RecallCurveDisplay:
     2
     """
 
+    n_panels = 1
+    figsize = (4.6, 3.2)
     k: Sequence[int] | NDArray
     recall: NDArray
     name: str | None = None
@@ -97,15 +99,9 @@ class RecallCurveDisplay:
             The drawn display.
         """
         check_is_fitted(estimator)
-        if gallery is not None:
-            gallery = map_gallery(estimator, gallery)
-        return cls.from_predictions(
-            estimator.transform(X),
-            y,
-            gallery=gallery,
-            gallery_labels=gallery_labels,
-            **{"name": type(estimator).__name__, **options},
-        )
+        options = {"name": type(estimator).__name__, "gallery_labels": gallery_labels, **options}
+        gallery = map_gallery(estimator, gallery)
+        return cls.from_predictions(estimator.transform(X), y, gallery=gallery, **options)
 
     @classmethod
     def from_predictions(
@@ -147,9 +143,8 @@ class RecallCurveDisplay:
             The drawn display.
         """
         if k is None:
-            n_candidates = np.shape(X_embedded if gallery is None else gallery)[0] - (
-                gallery is None
-            )
+            searched = X_embedded if gallery is None else gallery
+            n_candidates = np.shape(searched)[0] - (gallery is None)
             k = [number for number in _KS if number <= n_candidates]
         k = np.unique(k)
         recall = recall_at_k(
@@ -157,20 +152,7 @@ class RecallCurveDisplay:
         )
         return cls(k, recall, name).plot(ax=ax)
 
-    def plot(self, ax: Any = None) -> Self:
-        """Draw the curve.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, default=None
-            Where to draw; None makes a figure.
-
-        Returns
-        -------
-        display : RecallCurveDisplay
-            Itself.
-        """
-        self.figure_, self.ax_ = check_axis(ax, type(self).__name__, figsize=(4.6, 3.2))
+    def _draw(self, own_figure: bool) -> None:
         style = line_style(len(self.ax_.lines))
         self.line_ = self.ax_.plot(self.k, self.recall, label=self.name, ms=4, **style)[0]
         self.ax_.set_xscale("log", base=2)
@@ -182,10 +164,9 @@ class RecallCurveDisplay:
         margin = 0.05 * max(1 - lowest, 0.02)
         self.ax_.set_ylim(lowest - margin, 1 + margin)
         add_legend(self.ax_, loc="lower right")
-        return self
 
 
-def map_gallery(estimator: Any, gallery: MatrixLike) -> NDArray:
+def map_gallery(estimator: Any, gallery: MatrixLike | None) -> NDArray | None:
     """Return samples to be searched, as an estimator maps them: some have a map of their own."""
     transform = getattr(estimator, "transform_database", estimator.transform)
-    return transform(gallery)
+    return None if gallery is None else transform(gallery)

@@ -16,7 +16,7 @@ from ..metrics._neighbors import Metric, nearest
 from ..utils._typing import MatrixLike
 from ..utils.validation import check_embeddings
 from ._recall import map_gallery
-from ._style import RIGHT, WRONG, check_axis
+from ._style import RIGHT, WRONG, Panels
 
 # Space between images, and between a query and its neighbours, in units of an image's side.
 _GAP = 0.12
@@ -24,7 +24,7 @@ _QUERY_GAP = 0.3
 
 
 @dataclass(eq=False, repr=False)
-class RetrievalDisplay:
+class RetrievalDisplay(Panels):
     """Queries and their nearest neighbours as images, right and wrong ones marked.
 
     Each row is a query with its neighbours, nearest first. A right neighbour has a thin blue
@@ -64,11 +64,21 @@ class RetrievalDisplay:
     (4, 5)
     """
 
+    n_panels = 1
     queries: NDArray
     found: NDArray
     right: NDArray
     labels: Any = None
     cmap: str = "gray_r"
+
+    def __post_init__(self) -> None:
+        # Where images begin, in units of their width.
+        n_queries, k = self.right.shape
+        self._aspect = self.queries.shape[1] / self.queries.shape[2]
+        self._columns = np.r_[0, 1 + _GAP + _QUERY_GAP + np.arange(k) * (1 + _GAP)]
+        self._rows = np.arange(n_queries) * self._aspect * (1 + _GAP)
+        size = np.array([self._columns[-1] + 1.1, self._rows[-1] + self._aspect + 0.1])
+        self.figsize = tuple(min(0.9, 7.0 / size[0]) * size + [0.4, 0.3])
 
     @classmethod
     def from_estimator(
@@ -106,16 +116,10 @@ class RetrievalDisplay:
             The drawn display.
         """
         check_is_fitted(estimator)
-        embedded = None if gallery is None else map_gallery(estimator, gallery)
-        return cls.from_predictions(
-            estimator.transform(X),
-            y,
-            X,
-            gallery=embedded,
-            gallery_labels=gallery_labels,
-            gallery_images=gallery,
-            **options,
-        )
+        embedded = estimator.transform(X)
+        options |= {"gallery_labels": gallery_labels, "gallery_images": gallery}
+        gallery = map_gallery(estimator, gallery)
+        return cls.from_predictions(embedded, y, X, gallery=gallery, **options)
 
     @classmethod
     def from_predictions(
@@ -189,64 +193,34 @@ class RetrievalDisplay:
             cmap,
         ).plot(ax=ax)
 
-    def plot(self, ax: Any = None) -> Self:
-        """Draw the images.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, default=None
-            Where to draw; None makes a figure.
-
-        Returns
-        -------
-        display : RetrievalDisplay
-            Itself.
-        """
+    def _draw(self, own_figure: bool) -> None:
         patches = optional_import("matplotlib.patches", type(self).__name__)
-        n_queries, k = self.right.shape
-        height, width = self.queries.shape[1:3]
-        aspect = height / width
-        columns = np.r_[0, 1 + _GAP + _QUERY_GAP + np.arange(k) * (1 + _GAP)]
-        rows = np.arange(n_queries) * aspect * (1 + _GAP)
-        size = np.array([columns[-1] + 1.1, rows[-1] + aspect + 0.1])
-        figsize = min(0.9, 7.0 / size[0]) * size + [0.4, 0.3]
-        self.figure_, self.ax_ = check_axis(ax, type(self).__name__, figsize=figsize)
+        columns, rows, aspect = self._columns, self._rows, self._aspect
         for query, found, right, y in zip(self.queries, self.found, self.right, rows, strict=True):
-            self._draw(query, 0, y, aspect, self.queries)
+            self._show(query, 0, y, self.queries)
             for image, is_right, x in zip(found, right, columns[1:], strict=True):
-                self._draw(image, x, y, aspect, self.found)
-                color, line_width = (RIGHT, 1.2) if is_right else (WRONG, 3)
-                frame = patches.Rectangle(
-                    (x, y), 1, aspect, fill=False, color=color, lw=line_width, clip_on=False
-                )
-                self.ax_.add_patch(frame)
+                self._show(image, x, y, self.found)
+                frame = {"color": RIGHT, "lw": 1.2} if is_right else {"color": WRONG, "lw": 3}
+                frame |= {"fill": False, "clip_on": False}
+                self.ax_.add_patch(patches.Rectangle((x, y), 1, aspect, **frame))
                 if not is_right:
-                    self._cross(x, y)
+                    box = {"facecolor": WRONG, "edgecolor": "none", "pad": 0.6}
+                    style = {"color": "white", "fontsize": 9, "ha": "right", "va": "top"}
+                    self.ax_.text(x + 0.97, y + 0.03, "×", bbox=box, **style)
         self.ax_.set(xlim=(-0.05, columns[-1] + 1.05), aspect="equal")
         self.ax_.set_ylim(rows[-1] + aspect + 0.05, -0.05)
         self.ax_.spines[:].set_visible(False)
         self.ax_.tick_params(length=0, labelsize=8)
         self.ax_.xaxis.tick_top()
-        self.ax_.set_xticks(columns + 0.5, ["query", *range(1, k + 1)])
-        labels = [""] * n_queries if self.labels is None else self.labels
+        self.ax_.set_xticks(columns + 0.5, ["query", *range(1, len(columns))])
+        labels = [""] * len(rows) if self.labels is None else self.labels
         self.ax_.set_yticks(rows + aspect / 2, labels)
-        return self
 
-    def _draw(self, image, x, y, aspect, group):
+    def _show(self, image, x, y, group):
         options = {}
         if image.ndim == 2:  # all of a group have the same greys
             options = {"cmap": self.cmap, "vmin": group.min(), "vmax": group.max()}
-        self.ax_.imshow(image, extent=(x, x + 1, y + aspect, y), **options)
-
-    def _cross(self, x, y):
-        self.ax_.text(
-            *(x + 0.97, y + 0.03, "×"),
-            color="white",
-            fontsize=9,
-            ha="right",
-            va="top",
-            bbox={"facecolor": WRONG, "edgecolor": "none", "pad": 0.6},
-        )
+        self.ax_.imshow(image, extent=(x, x + 1, y + self._aspect, y), **options)
 
 
 def choose_queries(y: NDArray, n_queries: int) -> NDArray:
