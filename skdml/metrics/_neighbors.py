@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from sklearn import get_config
 from sklearn.metrics import pairwise_distances
+from sklearn.utils import gen_batches
 
 Metric = str | Callable[..., Any] | Any
 
@@ -89,9 +90,9 @@ class _ByProduct:
             # The errors of the scores grow with the norms, so the norms are made small.
             centre = self.items.mean(axis=0, dtype=np.float64).astype(dtype)
             self.items -= centre
-            self.queries = (
-                self.items if X is Y else X.astype(dtype, copy=False) * self.scale - centre
-            )
+            self.queries = self.items
+            if X is not Y:
+                self.queries = X.astype(dtype, copy=False) * self.scale - centre
             self.x_norms = np.sqrt(_sums_of_squares(self.queries))
             self.y_squared = _sums_of_squares(self.items).astype(dtype)
         self.y_norm = math.sqrt(self.y_squared.max())
@@ -120,20 +121,15 @@ class _ByProduct:
 
     def exact(self, row: int, cols: NDArray) -> NDArray:
         # Of equal rows only the first is measured: embeddings that have collapsed are all equal.
-        first = self.first_equal[cols]
-        seen = np.zeros(len(self.Y), dtype=bool)
-        seen[first] = True
-        distinct = np.flatnonzero(seen)
-        values = np.empty(len(self.Y))
+        distinct, inverse = np.unique(self.first_equal[cols], return_inverse=True)
+        values = np.empty(len(distinct))
         x = self._double(self.X[[row]])
-        step = max(1, EXACT_BLOCK // self.X.shape[1])
-        for start in range(0, len(distinct), step):
-            part = distinct[start : start + step]
-            Y = self._double(self.Y[part])
-            values[part] = 2 if self.cosine and not x.any() else _sums_of_squares(Y - x)
+        for part in gen_batches(len(distinct), max(1, EXACT_BLOCK // self.X.shape[1])):
+            Y = self._double(self.Y[distinct[part]])
+            values[part] = _sums_of_squares(Y - x)
             if self.cosine:
-                values[part[~Y.any(axis=1)]] = 2
-        return values[first]
+                values[part][~(Y.any(axis=1) & x.any())] = 2
+        return values[inverse]
 
     @cached_property
     def first_equal(self) -> NDArray:
@@ -228,8 +224,8 @@ def nearest(
     # Scores, their copy in the partition, a mask; at worst the rows and columns of all items.
     per_query = len(Y) * (8 + 8 + 1 + 16) + int(needed.max()) * 32
     step = max(1, int(_memory(working_memory) * 2**20 / per_query))
-    for start in range(0, len(order), step):
-        rows = order[start : start + step]
+    for batch in gen_batches(len(order), step):
+        rows = order[batch]
         yield rows, _k_nearest(distances, rows, int(needed[rows[-1]]), exclude_self=X is Y)
 
 
@@ -243,17 +239,14 @@ def _memory(working_memory: float | None) -> float:
     return float(working_memory)
 
 
-def _k_nearest(
-    distances: _ByValue | _ByProduct, rows: NDArray, k: int, exclude_self: bool
-) -> NDArray:
+def _k_nearest(distances, rows, k, exclude_self):
     """Return the k nearest gallery items of the queries `rows`, in order."""
     scores = distances.block(rows)
     if exclude_self:
         scores[np.arange(len(rows)), rows] = np.inf
     kth = np.partition(scores, k - 1, axis=1)[:, k - 1] if k > 1 else scores.min(axis=1)
     slack = distances.slack(rows, kth)
-    limit = (kth + slack).astype(scores.dtype)
-    row, col = np.nonzero(scores <= limit[:, None])
+    row, col = np.nonzero(scores <= (kth + slack).astype(scores.dtype)[:, None])
     ends = np.cumsum(np.bincount(row, minlength=len(rows)))
     clear = np.diff(ends, prepend=0) == k
 

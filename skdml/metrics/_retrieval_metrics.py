@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TypedDict, Unpack, overload
+from typing import Any, TypedDict, Unpack, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,15 +27,7 @@ class _Search(TypedDict, total=False):
 class _Task:
     """Queries and a gallery with labels as integers, and the search among them."""
 
-    def __init__(
-        self,
-        embeddings: MatrixLike,
-        labels: ArrayLike,
-        gallery: MatrixLike | None,
-        gallery_labels: ArrayLike | None,
-        metric: Metric,
-        working_memory: float | None,
-    ) -> None:
+    def __init__(self, embeddings, labels, gallery, gallery_labels, metric, working_memory):
         X = check_embeddings(embeddings, "embeddings", min_samples=2 if gallery is None else 1)
         query_labels = check_vector(labels, "labels", len(X))
         if gallery is None or gallery_labels is None:
@@ -46,16 +38,13 @@ class _Task:
         else:
             Y = check_embeddings(gallery, "gallery")
             if X.shape[1] != Y.shape[1]:
-                raise ValueError(
-                    f"gallery must have as many features as embeddings ({X.shape[1]}), got "
-                    f"{Y.shape[1]}."
-                )
+                wanted = f"as many features as embeddings ({X.shape[1]})"
+                raise ValueError(f"gallery must have {wanted}, got {Y.shape[1]}.")
             dtype = np.result_type(X, Y)
             # A view, so that a gallery which is the same object still counts as a gallery.
             X, Y = X.astype(dtype, copy=False), Y.astype(dtype, copy=False)[:]
-            query_codes, gallery_codes = _encode_both(
-                query_labels, check_vector(gallery_labels, "gallery_labels", len(Y))
-            )
+            gallery_labels = check_vector(gallery_labels, "gallery_labels", len(Y))
+            query_codes, gallery_codes = _encode_both(query_labels, gallery_labels)
         alone = int(gallery is None)
         # For each query, the number of candidates that have its label.
         counts = np.bincount(gallery_codes, minlength=query_codes.max() + 1)
@@ -73,20 +62,20 @@ class _Task:
         for rows, found in self._search(k):
             yield rows, gallery_codes[found] == query_codes[rows, None]
 
-    def count_at_k(
-        self, k: int | Sequence[int] | NDArray, count: Callable[[NDArray], NDArray]
-    ) -> tuple[NDArray, NDArray]:
-        """Return each k, and the sum of `count(match)`, a number for each rank, up to rank k."""
+    def mean_at_k(self, k: Any, count: Callable[[NDArray], NDArray], over_k: bool) -> Any:
+        """Return the mean of `count(match)`, a number for each rank, summed up to rank k.
+
+        It is a number for an int, an array for a sequence; divided by k if `over_k`.
+        """
         ks = np.array([check_count(value, "k") for value in np.atleast_1d(np.asarray(k, object))])
         if not len(ks):
             raise ValueError("k must not be empty.")
         if ks.max() > self.n_candidates:
-            raise ValueError(
-                "k must not exceed the number of candidates of a query, "
-                f"{self.n_candidates}, got {ks.max()}."
-            )
+            most = f"the number of candidates of a query, {self.n_candidates}"
+            raise ValueError(f"k must not exceed {most}, got {ks.max()}.")
         by_rank = sum(count(match) for _, match in self.matches(int(ks.max())))
-        return ks, np.cumsum(by_rank)[ks - 1]
+        means = np.cumsum(by_rank)[ks - 1] / (self.n_queries * (ks if over_k else 1))
+        return float(means[0]) if isinstance(k, numbers.Integral) else means
 
     def mean_at_r(self, score: Callable[[NDArray], NDArray]) -> float:
         """Return the mean over the queries with R > 0 of `score(match)`, summed over ranks, over R.
@@ -103,10 +92,8 @@ class _Task:
 
 def _encode_both(labels: NDArray, gallery_labels: NDArray) -> tuple[NDArray, NDArray]:
     # Joined arrays of numbers and of strings become strings, where 1 and "1" are the same.
-    kinds = {
-        next((kind for kind in ("biuf", "mM", "V") if array.dtype.kind in kind), "strings")
-        for array in (labels, gallery_labels)
-    }
+    groups = {kind: group for group in ("biuf", "mM", "V") for kind in group}
+    kinds = {groups.get(array.dtype.kind, "strings") for array in (labels, gallery_labels)}
     if len(kinds) > 1:
         raise TypeError(
             f"labels (dtype {labels.dtype}) and gallery_labels (dtype {gallery_labels.dtype}) "
@@ -118,11 +105,6 @@ def _encode_both(labels: NDArray, gallery_labels: NDArray) -> tuple[NDArray, NDA
     return codes[: len(labels)], codes[len(labels) :]
 
 
-def _like(k: object, values: NDArray) -> float | NDArray:
-    """Return a number for an int, an array for a sequence."""
-    return float(values[0]) if isinstance(k, numbers.Integral) else values
-
-
 @overload
 def recall_at_k(
     embeddings: MatrixLike, labels: ArrayLike, k: int = 1, **search: Unpack[_Search]
@@ -131,10 +113,7 @@ def recall_at_k(
 
 @overload
 def recall_at_k(
-    embeddings: MatrixLike,
-    labels: ArrayLike,
-    k: Sequence[int] | NDArray,
-    **search: Unpack[_Search],
+    embeddings: MatrixLike, labels: ArrayLike, k: Sequence[int] | NDArray, **search: Unpack[_Search]
 ) -> NDArray: ...
 
 
@@ -212,8 +191,7 @@ def recall_at_k(
     def first_matches(match: NDArray) -> NDArray:
         return np.bincount(match.argmax(axis=1)[match.any(axis=1)], minlength=match.shape[1])
 
-    _, found = task.count_at_k(k, first_matches)
-    return _like(k, found / task.n_queries)
+    return task.mean_at_k(k, first_matches, over_k=False)
 
 
 @overload
@@ -224,10 +202,7 @@ def precision_at_k(
 
 @overload
 def precision_at_k(
-    embeddings: MatrixLike,
-    labels: ArrayLike,
-    k: Sequence[int] | NDArray,
-    **search: Unpack[_Search],
+    embeddings: MatrixLike, labels: ArrayLike, k: Sequence[int] | NDArray, **search: Unpack[_Search]
 ) -> NDArray: ...
 
 
@@ -285,8 +260,7 @@ def precision_at_k(
     0.375
     """
     task = _Task(embeddings, labels, gallery, gallery_labels, metric, working_memory)
-    ks, hits = task.count_at_k(k, lambda match: match.sum(axis=0))
-    return _like(k, hits / (task.n_queries * ks))
+    return task.mean_at_k(k, lambda match: match.sum(axis=0), over_k=True)
 
 
 def r_precision(
