@@ -75,8 +75,7 @@ def make_pairs(
     similar = _draw_partners(place + 1, end, n_constraints - n_constraints // 2, rng)
     dissimilar = _draw_partners(end, n_samples, n_constraints // 2, rng)
     pairs = np.sort(order[np.vstack([similar, dissimilar])], axis=1)
-    pair_labels = np.repeat(np.array([1, -1]), [len(similar), len(dissimilar)])
-    return pairs, pair_labels
+    return pairs, np.repeat(np.array([1, -1]), [len(similar), len(dissimilar)])
 
 
 def make_local_pairs(
@@ -244,7 +243,6 @@ def _check_pairs_exist(n_constraints, codes):
 
 
 def _class_codes(y):
-    y = check_class_labels(y, "y")
     if len(y) < 2:
         raise ValueError(f"y has {len(y)} sample(s): at least two are needed to form a pair.")
     return encode(y, "y")[1]
@@ -252,7 +250,7 @@ def _class_codes(y):
 
 def _sorted_classes(y):
     """Class codes in class order, the rows in that order, and where each one's class ends."""
-    codes = _class_codes(y)
+    codes = _class_codes(check_class_labels(y, "y"))
     order = np.argsort(codes, kind="stable")
     codes = codes[order]
     end = np.cumsum(np.bincount(codes))[codes]

@@ -14,6 +14,8 @@ from sklearn import get_config
 from sklearn.metrics import pairwise_distances
 from sklearn.utils import gen_batches
 
+from ..utils.validation import check_embeddings
+
 Metric = str | Callable[..., Any] | Any
 
 # MiB for one chunk. scikit-learn's default of 1024 would be the whole matrix in many cases, and
@@ -179,6 +181,22 @@ def _distances(X: NDArray, Y: NDArray, metric: Metric) -> _ByValue | _ByProduct:
             f"got {metric!r}."
         )
     return _ByValue(X, Y, metric)
+
+
+def check_sides(
+    embeddings: Any, gallery: Any, name: str, min_samples: int = 1
+) -> tuple[NDArray, NDArray]:
+    """Return queries and what they are searched in, of one dtype: themselves if gallery is None."""
+    X = check_embeddings(embeddings, name, min_samples)
+    if gallery is None:
+        return X, X
+    Y = check_embeddings(gallery, "gallery")
+    if X.shape[1] != Y.shape[1]:
+        wanted = f"as many features as {name} ({X.shape[1]})"
+        raise ValueError(f"gallery must have {wanted}, got {Y.shape[1]}.")
+    dtype = np.result_type(X, Y)
+    # A view, so that a gallery which is the same object still counts as a gallery.
+    return X.astype(dtype, copy=False), Y.astype(dtype, copy=False)[:]
 
 
 def nearest(

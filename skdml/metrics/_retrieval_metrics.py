@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..utils._typing import MatrixLike
-from ..utils.validation import check_count, check_embeddings, check_vector, encode
-from ._neighbors import Metric, nearest
+from ..utils.validation import check_count, check_vector, encode
+from ._neighbors import Metric, check_sides, nearest
 
 
 class _Search(TypedDict, total=False):
@@ -28,29 +28,21 @@ class _Task:
     """Queries and a gallery with labels as integers, and the search among them."""
 
     def __init__(self, embeddings, labels, gallery, gallery_labels, metric, working_memory):
-        X = check_embeddings(embeddings, "embeddings", min_samples=2 if gallery is None else 1)
+        alone = int(gallery is None)
+        X, Y = check_sides(embeddings, gallery, "embeddings", min_samples=1 + alone)
         query_labels = check_vector(labels, "labels", len(X))
         if gallery is None or gallery_labels is None:
             if gallery is not gallery_labels:
                 raise ValueError("gallery and gallery_labels must be given together.")
-            Y = X
             query_codes = gallery_codes = encode(query_labels, "labels")[1]
         else:
-            Y = check_embeddings(gallery, "gallery")
-            if X.shape[1] != Y.shape[1]:
-                wanted = f"as many features as embeddings ({X.shape[1]})"
-                raise ValueError(f"gallery must have {wanted}, got {Y.shape[1]}.")
-            dtype = np.result_type(X, Y)
-            # A view, so that a gallery which is the same object still counts as a gallery.
-            X, Y = X.astype(dtype, copy=False), Y.astype(dtype, copy=False)[:]
             gallery_labels = check_vector(gallery_labels, "gallery_labels", len(Y))
             query_codes, gallery_codes = _encode_both(query_labels, gallery_labels)
-        alone = int(gallery is None)
         # For each query, the number of candidates that have its label.
         counts = np.bincount(gallery_codes, minlength=query_codes.max() + 1)
         self.n_matching = counts[query_codes] - alone
         if not self.n_matching.any():
-            where = "other item" if gallery is None else "item of the gallery"
+            where = "other item" if alone else "item of the gallery"
             raise ValueError(f"labels: no query shares its label with any {where}.")
         self.n_queries, self.n_candidates = len(X), len(Y) - alone
         self._codes = query_codes, gallery_codes

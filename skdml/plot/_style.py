@@ -25,10 +25,12 @@ def class_styles() -> Iterator[tuple[str, str]]:
     return itertools.cycle(itertools.product(MARKERS, COLORS))
 
 
-def line_style(number: int) -> dict[str, Any]:
-    """Return colour, marker and dashes of the line with this number in its axes."""
+def add_line(axes: Any, x: Any, y: Any, **options: Any) -> Any:
+    """Draw a line whose colour, marker and dashes the lines before it do not have."""
     styles = {"color": COLORS, "marker": MARKERS, "linestyle": DASHES}
-    return {name: values[number % len(values)] for name, values in styles.items()}
+    number = len(axes.lines)
+    own = {name: values[number % len(values)] for name, values in styles.items()}
+    return axes.plot(x, y, **{**own, **options})[0]
 
 
 def add_legend(axes: Any, **options: Any) -> None:

@@ -39,13 +39,10 @@ if TYPE_CHECKING:
     class ClassNamePrefixFeaturesOutMixin:
         def get_feature_names_out(self, input_features: Any = None) -> NDArray: ...
 
-    class ClassifierMixin:
-        def score(
-            self, X: MatrixLike, y: ArrayLike, sample_weight: ArrayLike | None = None
-        ) -> float: ...
+    # Our own classes have the methods of these.
+    class ClassifierMixin: ...
 
-    class DensityMixin:
-        def score(self, X: MatrixLike, y: None = None) -> float: ...
+    class DensityMixin: ...
 
     class CallbackSupportMixin:
         def set_callbacks(self, *callbacks: Any) -> Self: ...
@@ -53,7 +50,7 @@ if TYPE_CHECKING:
 
     HAS_CALLBACKS: bool
 else:
-    from sklearn.base import (
+    from sklearn.base import (  # noqa: F401, for all estimators
         BaseEstimator,
         ClassifierMixin,
         ClassNamePrefixFeaturesOutMixin,
@@ -70,14 +67,3 @@ else:
 
         class CallbackSupportMixin:
             """Stands in for scikit-learn's mixin where it does not exist: no callbacks."""
-
-
-__all__ = [
-    "HAS_CALLBACKS",
-    "BaseEstimator",
-    "CallbackSupportMixin",
-    "ClassNamePrefixFeaturesOutMixin",
-    "ClassifierMixin",
-    "DensityMixin",
-    "TransformerMixin",
-]

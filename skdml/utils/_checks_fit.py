@@ -352,9 +352,7 @@ class _Keeper(_Recorder):
         super().__init__(estimator)
         self.models: list[tuple[bool, Any]] = []
 
-    def on_fit_task_end(
-        self, estimator: Any, context: Any, *, fitted_estimator: Any = None
-    ) -> None:
+    def on_fit_task_end(self, estimator, context, *, fitted_estimator=None):
         """Keep a model."""
         self.models.append((context.parent is None, fitted_estimator))
 
@@ -374,10 +372,8 @@ def check_callback_tasks(estimator: Any) -> None:
     finally:
         sys.setprofile(None)
     events = recorder.events
-    first, last = events[:2], events[-2:]
-    assert [event[:2] for event in first + last] == _WHOLE, (
-        "the task of the whole fit does not begin first and end last"
-    )
+    around = [event[:2] for event in events[:2] + events[-2:]]
+    assert around == _WHOLE, "the task of the whole fit does not begin first and end last"
     tasks = events[2:-2]
     expected = [(what, i) for i in range(len(tasks) // 2) for what in ("begin", "end")]
     assert [event[:2] for event in tasks] == expected, "tasks do not begin and end in turn"

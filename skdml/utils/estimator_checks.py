@@ -183,11 +183,9 @@ def parametrize_with_skdml_checks(estimators: Iterable[Any]) -> Any:
     """
     import pytest
 
-    return pytest.mark.parametrize(
-        ("estimator", "check"),
-        [
-            pytest.param(estimator, check, id=f"{type(estimator).__name__}-{name}")
-            for estimator in estimators
-            for name, check in skdml_checks(estimator)
-        ],
-    )
+    cases = [
+        pytest.param(estimator, check, id=f"{type(estimator).__name__}-{name}")
+        for estimator in estimators
+        for name, check in skdml_checks(estimator)
+    ]
+    return pytest.mark.parametrize(("estimator", "check"), cases)
