@@ -11,7 +11,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from .._optional import optional_import
 from ..utils._typing import MatrixLike
-from ..utils.validation import check_count, check_embeddings, check_scale
+from ..utils.validation import check_count, check_embeddings, check_scale, largest_size
 
 
 def _check_both(first, second, names, min_samples=1):
@@ -39,7 +39,7 @@ def _check_both(first, second, names, min_samples=1):
 
 def _power_of_two(*arrays):
     """Return the largest power of two that is not above all numbers of arrays."""
-    largest = max(float(np.abs(array).max()) for array in arrays)
+    largest = max(map(largest_size, arrays))
     return float(np.ldexp(0.5, np.frexp(largest)[1])) if largest > 0 else 1.0
 
 

@@ -14,7 +14,7 @@ from sklearn import get_config
 from sklearn.metrics import pairwise_distances
 from sklearn.utils import gen_batches
 
-from ..utils.validation import check_embeddings
+from ..utils.validation import check_embeddings, largest_size
 
 Metric = str | Callable[..., Any] | Any
 
@@ -85,7 +85,7 @@ class _ByProduct:
             self.x_norms, self.y_squared = np.ones(len(X)), np.ones(len(Y), dtype=dtype)
         else:
             # A power of two, so that squares neither overflow nor underflow and no digit is lost.
-            largest = max(_largest(X), _largest(Y))
+            largest = max(largest_size(X), largest_size(Y))
             exponent = max(math.frexp(largest)[1], int(self.limits.minexp) + 20)
             self.scale = math.ldexp(1.0, -exponent)
             self.items = Y.astype(dtype, copy=False) * self.scale
@@ -145,10 +145,6 @@ class _ByProduct:
         if self.cosine:
             return _unit_rows(rows)
         return rows if 1e-100 < self.scale < 1e100 else rows * self.scale
-
-
-def _largest(X: NDArray) -> float:
-    return max(float(X.max()), -float(X.min()))
 
 
 def _sums_of_squares(X: NDArray) -> NDArray:

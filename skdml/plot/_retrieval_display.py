@@ -274,9 +274,9 @@ class RetrievalDisplay(Panels):
         """
         check_is_fitted(estimator)
         embedded = estimator.transform(X)
-        options |= {"gallery_labels": gallery_labels, "gallery_images": gallery}
+        searched: dict[str, Any] = {"gallery_labels": gallery_labels, "gallery_images": gallery}
         gallery = map_gallery(estimator, gallery)
-        return cls.from_predictions(embedded, y, X, gallery=gallery, **options)
+        return cls.from_predictions(embedded, y, X, gallery=gallery, **searched, **options)
 
     @classmethod
     def from_predictions(

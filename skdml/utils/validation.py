@@ -406,14 +406,15 @@ def unit_for_squares(X: Any) -> float:
     >>> unit_for_squares(np.array([3.0, -1000.0]) * 2.0**600) == 2.0**609
     True
     """
-    largest = _largest(X)
+    largest = largest_size(X)
     exponent = _EXPONENTS[np.dtype(np.float32 if X.dtype == np.float32 else np.float64)]
     if 2.0**-exponent <= largest <= 2.0**exponent or largest == 0 or not np.isfinite(largest):
         return 1.0
     return 2.0 ** max(int(np.frexp(largest)[1]) - 1, -1000)  # whose inverse is finite
 
 
-def _largest(X):
+def largest_size(X: Any) -> float:
+    """Return the largest absolute value of an array or a sparse matrix, 0 if it is empty."""
     values = np.asarray(X.data if sparse.issparse(X) else X)
     if 0 in values.shape:
         return 0.0
@@ -444,7 +445,7 @@ def check_scale(
     may_be_small : bool, default=False
         Whether only numbers that are too large are refused.
     """
-    largest = _largest(X)
+    largest = largest_size(X)
     dtype = np.dtype(dtype)
     limit = 2.0 ** (exponent or _EXPONENTS[dtype])
     if largest > limit or (0 < largest < 1 / limit and not may_be_small):
