@@ -123,15 +123,20 @@ class _ByProduct:
 
     def exact(self, row: int, cols: NDArray) -> NDArray:
         # Of equal rows only the first is measured: embeddings that have collapsed are all equal.
-        distinct, inverse = np.unique(self.first_equal[cols], return_inverse=True)
-        values = np.empty(len(distinct))
+        first = self.first_equal[cols]
+        seen = np.zeros(len(self.Y), dtype=bool)
+        seen[first] = True
+        distinct = np.flatnonzero(seen)
+        values = np.empty(len(self.Y))
         x = self._double(self.X[[row]])
-        for part in gen_batches(len(distinct), max(1, EXACT_BLOCK // self.X.shape[1])):
-            Y = self._double(self.Y[distinct[part]])
-            values[part] = _sums_of_squares(Y - x)
+        step = max(1, EXACT_BLOCK // self.X.shape[1])
+        for start in range(0, len(distinct), step):
+            part = distinct[start : start + step]
+            Y = self._double(self.Y[part])
+            values[part] = 2 if self.cosine and not x.any() else _sums_of_squares(Y - x)
             if self.cosine:
-                values[part][~(Y.any(axis=1) & x.any())] = 2
-        return values[inverse]
+                values[part[~Y.any(axis=1)]] = 2
+        return values[first]
 
     @cached_property
     def first_equal(self) -> NDArray:
