@@ -84,7 +84,7 @@ class _Task:
 
 def _encode_both(labels: NDArray, gallery_labels: NDArray) -> tuple[NDArray, NDArray]:
     # Joined arrays of numbers and of strings become strings, where 1 and "1" are the same.
-    groups = {kind: group for group in ("biuf", "mM", "V") for kind in group}
+    groups = {kind: group for group in ("biuf", "m", "M", "V") for kind in group}
     kinds = {groups.get(array.dtype.kind, "strings") for array in (labels, gallery_labels)}
     if len(kinds) > 1:
         raise TypeError(

@@ -151,8 +151,14 @@ def itml_prior(X: NDArray, codes: NDArray, rng: Generator) -> NDArray:
     pairs, labels = make_pairs(codes, random_state=int(rng.integers(2**31)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # a prior need not be exact
-        learner = DITMLTransformer(max_iter=50, random_state=0)
-        return learner.fit(X, pairs=pairs, pair_labels=labels).get_mahalanobis_matrix()
+        learner = DITMLTransformer(gamma=1.0, max_iter=50, random_state=0)
+        try:
+            return learner.fit(X, pairs=pairs, pair_labels=labels).get_mahalanobis_matrix()
+        except ValueError as error:
+            raise ValueError(
+                f"method='apit' cannot learn its prior from the labelled rows: {error} Give more "
+                "labels, or another method."
+            ) from None
 
 
 def pair_distances(embeddings: Tensor, pairs: Tensor) -> Tensor:
