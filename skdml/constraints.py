@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.metrics.pairwise import euclidean_distances
-from sklearn.utils import check_random_state
+from sklearn.utils import check_random_state, gen_batches
 
 from .utils._typing import MatrixLike, RandomStateLike
 from .utils.validation import (
@@ -66,22 +66,16 @@ def make_pairs(
     """
     codes, order, end = _sorted_classes(y)
     n_samples = len(order)
-    if n_constraints is None:
-        n_constraints = min(20 * n_samples, 1_000_000)
-    check_count(n_constraints, "n_constraints", minimum=2)
-    _check_classes(np.bincount(codes))
+    n_constraints = _check_pairs_exist(n_constraints, codes)
     rng = check_random_state(random_state)
 
     # In class order, the later partners of the row at place p are the places p + 1 .. end - 1
     # (same class) and end .. n - 1 (another class): both are runs, so a pair has a number.
     place = np.arange(n_samples)
     similar = _draw_partners(place + 1, end, n_constraints - n_constraints // 2, rng)
-    dissimilar = _draw_partners(
-        end, np.full(n_samples, n_samples, dtype=np.int64), n_constraints // 2, rng
-    )
+    dissimilar = _draw_partners(end, n_samples, n_constraints // 2, rng)
     pairs = np.sort(order[np.vstack([similar, dissimilar])], axis=1)
-    pair_labels = np.repeat(np.array([1, -1]), [len(similar), len(dissimilar)])
-    return pairs, pair_labels
+    return pairs, np.repeat(np.array([1, -1]), [len(similar), len(dissimilar)])
 
 
 def make_local_pairs(
@@ -129,20 +123,16 @@ def make_local_pairs(
     X = check_named_array(X, "X", accept_sparse="csr", dtype=[np.float64, np.float32])
     n_samples = X.shape[0]
     codes = _class_codes(check_row_labels(y, n_samples))
-    if n_constraints is None:
-        n_constraints = min(20 * n_samples, 1_000_000)
-    check_count(n_constraints, "n_constraints", minimum=2)
+    n_constraints = _check_pairs_exist(n_constraints, codes)
     check_count(n_neighbors, "n_neighbors")
-    _check_classes(np.bincount(codes))
     unit = unit_for_squares(X)
     X = X if unit == 1 else X.astype(np.float64) / unit
     anchors = check_random_state(random_state).permutation(n_samples)
 
     wanted = {True: n_constraints - n_constraints // 2, False: n_constraints // 2}
     found: dict[bool, NDArray] = {same: np.empty(0, dtype=np.int64) for same in wanted}
-    step = max(1, 2**24 // n_samples)
-    for start in range(0, n_samples, step):
-        chunk = anchors[start : start + step]
+    for batch in gen_batches(n_samples, max(1, 2**24 // n_samples)):
+        chunk = anchors[batch]
         distances = euclidean_distances(X[chunk], X, squared=True)
         same_class = codes[chunk][:, None] == codes
         for same, numbers in found.items():
@@ -233,7 +223,12 @@ def make_triplets(
     return order[np.column_stack([anchor, positive, negative])]
 
 
-def _check_classes(counts):
+def _check_pairs_exist(n_constraints, codes):
+    """Return the number of pairs to draw; raise if there are none of a kind."""
+    if n_constraints is None:
+        n_constraints = min(20 * len(codes), 1_000_000)
+    check_count(n_constraints, "n_constraints", minimum=2)
+    counts = np.bincount(codes)
     if len(counts) < 2:
         raise ValueError(
             "y has only one class, so there are no dissimilar pairs: labels of at least two "
@@ -244,10 +239,10 @@ def _check_classes(counts):
             "y has no class with two rows, so there are no similar pairs: at least one class "
             "needs two samples or more."
         )
+    return n_constraints
 
 
 def _class_codes(y):
-    y = check_class_labels(y, "y")
     if len(y) < 2:
         raise ValueError(f"y has {len(y)} sample(s): at least two are needed to form a pair.")
     return encode(y, "y")[1]
@@ -255,7 +250,7 @@ def _class_codes(y):
 
 def _sorted_classes(y):
     """Class codes in class order, the rows in that order, and where each one's class ends."""
-    codes = _class_codes(y)
+    codes = _class_codes(check_class_labels(y, "y"))
     order = np.argsort(codes, kind="stable")
     codes = codes[order]
     end = np.cumsum(np.bincount(codes))[codes]
@@ -263,7 +258,7 @@ def _sorted_classes(y):
 
 
 def _draw_partners(first, stop, size, rng):
-    """Distinct pairs (p, q) of places with first[p] <= q < stop[p], uniformly at random."""
+    """Distinct pairs (p, q) of places with first[p] <= q < stop (or stop[p]), at random."""
     counts = np.maximum(stop - first, 0)
     last = np.cumsum(counts)
     number = _draw_distinct(int(last[-1]), size, rng)

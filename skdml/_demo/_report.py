@@ -51,11 +51,28 @@ next to the same measure without it.</p>
 """
 
 
+_LINE = """<tr><td><b>{estimator}</b>: {task}</td><td>{measure}</td>
+<td class="number">{baseline:.3f}<br><small>{baseline_name}</small></td>
+<td class="number{better}">{learned:.3f}</td><td class="number">{seconds:.2f}</td></tr>"""
+_SECTION = """<section><h2>{estimator}: {task}</h2>
+<p>{explanation}</p>
+{pictures}</section>"""
+_FIGURE = """<figure><img alt="{caption}" src="data:image/png;base64,{data}">
+<figcaption>{caption}</figcaption></figure>"""
+
+
 def write_report(rows: list[DemoRow], output: Path) -> Path:
     """Write ``index.html`` with the table and every figure inside, and return its path."""
+    lines, sections = [], []
+    for row in rows:
+        shown = {k: html.escape(v) if isinstance(v, str) else v for k, v in vars(row).items()}
+        better = " better" if row.learned > row.baseline else ""
+        lines.append(_LINE.format(better=better, **shown))
+        pictures = "\n".join(_figure(caption, figure) for caption, figure in row.figures)
+        sections.append(_SECTION.format(pictures=pictures, **shown))
     page = _PAGE.format(
-        lines="\n".join(_line(row) for row in rows),
-        sections="\n".join(_section(row) for row in rows),
+        lines="\n".join(lines),
+        sections="\n".join(sections),
         version=__version__,
         sklearn=sklearn.__version__,
         python=platform.python_version(),
@@ -65,32 +82,9 @@ def write_report(rows: list[DemoRow], output: Path) -> Path:
     return path
 
 
-def _line(row):
-    better = " better" if row.learned > row.baseline else ""
-    return (
-        f"<tr><td><b>{html.escape(row.estimator)}</b>: {html.escape(row.task)}</td>"
-        f"<td>{html.escape(row.measure)}</td>"
-        f'<td class="number">{row.baseline:.3f}<br><small>{html.escape(row.baseline_name)}'
-        f'</small></td><td class="number{better}">{row.learned:.3f}</td>'
-        f'<td class="number">{row.seconds:.2f}</td></tr>'
-    )
-
-
-def _section(row):
-    figures = "\n".join(_figure(caption, figure) for caption, figure in row.figures)
-    return (
-        f"<section><h2>{html.escape(row.estimator)}: {html.escape(row.task)}</h2>\n"
-        f"<p>{html.escape(row.explanation)}</p>\n{figures}</section>"
-    )
-
-
 def _figure(caption, figure):
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=140)
     optional_import("matplotlib.pyplot", "The demo").close(figure)
     data = base64.b64encode(buffer.getvalue()).decode("ascii")
-    text = html.escape(caption)
-    return (
-        f'<figure><img alt="{text}" src="data:image/png;base64,{data}">'
-        f"<figcaption>{text}</figcaption></figure>"
-    )
+    return _FIGURE.format(caption=html.escape(caption), data=data)

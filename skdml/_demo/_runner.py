@@ -70,17 +70,11 @@ def _rows(verbose):
 
 def _print_table(rows):
     header = ("what was learned", "measure", "baseline", "with skdml", "seconds")
-    body = [
-        (
-            f"{row.estimator}: {row.task}",
-            row.measure,
-            f"{row.baseline:.3f} ({row.baseline_name})",
-            f"{row.learned:.3f}",
-            f"{row.seconds:.2f}",
-        )
-        for row in rows
-    ]
-    widths = [max(len(line[k]) for line in [header, *body]) for k in range(len(header))]
+    body = []
+    for row in rows:
+        figures = f"{row.baseline:.3f} ({row.baseline_name})", f"{row.learned:.3f}"
+        body.append((f"{row.estimator}: {row.task}", row.measure, *figures, f"{row.seconds:.2f}"))
+    widths = [max(map(len, column)) for column in zip(header, *body, strict=True)]
     for line in [header, tuple("-" * width for width in widths), *body]:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)))
     sys.stdout.flush()

@@ -13,6 +13,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from ..utils import validation as checks
 from ..utils._bases import (
     BaseEstimator,
     ClassifierMixin,
@@ -22,24 +23,14 @@ from ..utils._bases import (
 from ..utils._fit import FitProgress, fit_method
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions, validate_rows
 from ..utils._typing import MatrixLike, RandomStateLike, Request
-from ..utils.validation import (
-    as_dense,
-    check_given,
-    check_row_labels,
-    check_scale,
-    check_varies,
-    encode_classes,
-    encode_known,
-)
 from ._asymmetric_solver import Problem, check_costs, check_neighbors, hold_out, train
 from ._maps import check_modules, find_starts
 
 if TYPE_CHECKING:
     from torch.nn import Module
 
-# Attributes of one kind of fit, which a later fit of the other kind takes away.
-_LINEAR = ("query_components_", "database_components_", "query_mean_", "database_mean_")
-_MODULES = ("query_module_", "database_module_")
+# Attributes of one kind of fit, which a later fit of the other kind takes away; of both sides.
+_OF_A_KIND = ("components_", "mean_", "module_")
 # Learning rates where none is given: relative to the size of the maps, and of Adam for networks.
 _LR, _MODULE_LR = 0.01, 0.002
 
@@ -282,9 +273,9 @@ class AsymmetricMetricClassifier(
         rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
         problem = self._check_problem(X, y, X_query, y_query, rng)
         with_modules = check_modules(self.query_module, self.database_module, self.symmetric)
-        for name in (*_LINEAR, *_MODULES):
-            if hasattr(self, name):
-                delattr(self, name)
+        for name in _OF_A_KIND:
+            self.__dict__.pop(f"query_{name}", None)
+            self.__dict__.pop(f"database_{name}", None)
         named = not with_modules and isinstance(self.init, str)
         n_trainings = 2 if named and not (self.symmetric or problem.same_rows) else 1
         with FitProgress(self, total=n_trainings * self.max_iter, X=X, y=y) as progress:
@@ -304,42 +295,39 @@ class AsymmetricMetricClassifier(
     def _check_problem(self, X, y, X_query, y_query, rng):
         """Validate the input of `fit`."""
         name, hint = type(self).__name__, " Pass the class of each row of X."
-        X = as_dense(validate_rows(self, X, ensure_min_samples=2))
-        check_scale(X)
-        check_varies(X)
-        check_given(y, name, hint)
-        self.classes_, codes = encode_classes(y, len(X))
+        X = checks.as_dense(validate_rows(self, X, ensure_min_samples=2))
+        checks.check_scale(X)
+        checks.check_varies(X)
+        checks.check_given(y, name, hint)
+        self.classes_, codes = checks.encode_classes(y, len(X))
         if X_query is None:
             if y_query is not None:
                 raise ValueError("y_query was given without X_query: pass both.")
             queries, query_codes = X, codes
         else:
             queries = self._check_rows(X_query, "X_query")
-            check_scale(queries, "X_query")  # squares of tiny ones would be lost
-            check_given(y_query, name, hint.replace("X", "X_query"), "y_query")
-            query_codes = encode_known(y_query, self.classes_, len(queries), "y_query", "X_query")
+            checks.check_scale(queries, "X_query")  # squares of tiny ones would be lost
+            checks.check_given(y_query, name, hint.replace("X", "X_query"), "y_query")
+            query_codes = checks.encode_known(
+                y_query, self.classes_, len(queries), "y_query", "X_query"
+            )
         check_neighbors(self.n_neighbors, self.n_candidates, codes)
+        rows = queries, query_codes, X, codes
+        params = "C", "n_candidates", "max_iter", "tol", "n_jobs"
         return Problem(
-            queries=queries,
-            query_labels=query_codes,
-            database=X,
-            labels=codes,
+            *rows,
             same_rows=X_query is None,
             held_out=hold_out(query_codes, self.validation_fraction, rng),
             costs=check_costs(self.cost_matrix, len(self.classes_)),
             n_neighbors=int(self.n_neighbors),
-            C=self.C,
-            n_candidates=self.n_candidates,
-            max_iter=self.max_iter,
-            tol=self.tol,
-            n_jobs=self.n_jobs,
+            **{name: getattr(self, name) for name in params},
         )
 
     def _check_rows(self, X, name="X"):
         """Validate rows of any other method than `fit`, or any other rows than X."""
         X = validate_rows(self, X, name, reset=False)
-        check_scale(X, name, may_be_small=True)
-        return as_dense(X, name)
+        checks.check_scale(X, name, may_be_small=True)
+        return checks.as_dense(X, name)
 
     def _fit_linear(self, problem, rng, progress):
         """Learn U and V, of centred rows in a unit that C and lr can rely on."""
@@ -353,27 +341,25 @@ class AsymmetricMetricClassifier(
         scaled = replace(problem, queries=queries, database=X / unit)
 
         def attributes(maps):
-            U, V = maps.U / unit, maps.V / unit
+            V = maps.V / unit
             return {
                 "query_mean_": query_mean,
                 "database_mean_": database_mean,
-                "query_components_": U,
+                "query_components_": maps.U / unit,
                 "database_components_": V,
                 "_neighbors": self._index(X @ V.T, problem.labels),
             }
 
-        trainings = []
+        training: Any = None
         for maps in find_starts(self.init, self.n_components, self.symmetric, scaled, unit):
             lr = _LR if self.lr is None else self.lr
             lr *= np.sqrt((np.mean(maps.U**2) + np.mean(maps.V**2)) / 2)
             n_tied = self.max_iter // 2 if maps.symmetric and not self.symmetric else None
             with np.errstate(over="ignore", invalid="ignore"):  # steps too long are an error there
-                training = train(maps, scaled, lr, rng, progress, attributes, n_tied=n_tied)
-            trainings.append(training)
-        # The first is the simpler model: another one must be better by a standard error.
-        training = trainings[0]
-        if trainings[-1].vote_cost < training.vote_cost - training.vote_error:
-            training = trainings[-1]
+                found = train(maps, scaled, lr, rng, progress, attributes, n_tied=n_tied)
+            # The first is the simpler model: another one must be better by a standard error.
+            if training is None or found.vote_cost < training.vote_cost - training.vote_error:
+                training = found
         return training, attributes(training.maps)
 
     def _fit_modules(self, problem, rng, progress):
@@ -417,9 +403,7 @@ class AsymmetricMetricClassifier(
         X_new : ndarray of shape (n_queries, n_components)
             Their Euclidean distances to rows of `transform_database` are the learned ones.
         """
-        check_is_fitted(self)
-        X = self._check_rows(X)
-        return self._embed(X, "query").astype(X.dtype, copy=False)
+        return self._embed(X, "query", keep_dtype=True)
 
     def transform_database(self, X: MatrixLike) -> NDArray:
         """Return the coordinates of database rows, for any Euclidean index.
@@ -434,19 +418,20 @@ class AsymmetricMetricClassifier(
         X_new : ndarray of shape (n_rows, n_components)
             Their coordinates.
         """
-        check_is_fitted(self)
-        X = self._check_rows(X)
-        return self._embed(X, "database").astype(X.dtype, copy=False)
+        return self._embed(X, "database", keep_dtype=True)
 
-    def _embed(self, X, side):
+    def _embed(self, X, side, name="X", keep_dtype=False):
         """Return the coordinates of rows of a side, "query" or "database"."""
+        check_is_fitted(self)
+        X = self._check_rows(X, name)
         module = getattr(self, f"{side}_module_", None)
         if module is None:
-            X = X - getattr(self, f"{side}_mean_")
-            return X @ getattr(self, f"{side}_components_").T
-        from ._module_maps import embed  # needs torch
+            Z = (X - getattr(self, f"{side}_mean_")) @ getattr(self, f"{side}_components_").T
+        else:
+            from ._module_maps import embed  # needs torch
 
-        return embed(module, X, f"{side}_module")
+            Z = embed(module, X, f"{side}_module")
+        return Z.astype(X.dtype, copy=False) if keep_dtype else Z
 
     def pair_distance(self, queries: MatrixLike, database: MatrixLike) -> NDArray:
         """Return the learned distance of each query to the database row beside it.
@@ -464,16 +449,14 @@ class AsymmetricMetricClassifier(
             Not squared. The two sides are not interchangeable, and the distance of a row to
             itself is not 0.
         """
-        check_is_fitted(self)
-        queries = self._check_rows(queries, "queries")
-        database = self._check_rows(database, "database")
+        queries = self._embed(queries, "query", "queries")
+        database = self._embed(database, "database", "database")
         if len(queries) != len(database):
             raise ValueError(
                 f"queries has {len(queries)} rows and database has {len(database)}: each query is "
                 "compared with the database row beside it."
             )
-        difference = self._embed(queries, "query") - self._embed(database, "database")
-        return np.linalg.norm(difference, axis=1)
+        return np.linalg.norm(queries - database, axis=1)
 
     def predict(self, X: MatrixLike) -> NDArray:
         """Return the class that most of the nearest database rows of each query have.
@@ -488,8 +471,7 @@ class AsymmetricMetricClassifier(
         y : ndarray of shape (n_queries,)
             Their classes; of classes with as many votes, the first in `classes_`.
         """
-        votes = self.predict_proba(X)
-        return self.classes_[votes.argmax(axis=1)]
+        return self.classes_[self.predict_proba(X).argmax(axis=1)]
 
     def predict_proba(self, X: MatrixLike) -> NDArray:
         """Return the share of each class among the nearest database rows of each query.
@@ -504,8 +486,7 @@ class AsymmetricMetricClassifier(
         probabilities : ndarray of shape (n_queries, n_classes)
             In the order of `classes_`.
         """
-        check_is_fitted(self)
-        return self._neighbors.predict_proba(self._embed(self._check_rows(X), "query"))
+        return self._neighbors.predict_proba(self._embed(X, "query"))
 
     def score(self, X: MatrixLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the share of queries whose class is predicted.
@@ -525,8 +506,8 @@ class AsymmetricMetricClassifier(
             Between 0 and 1.
         """
         predicted = self.predict(X)
-        check_given(y, type(self).__name__, " Pass the class of each row of X.")
-        y = check_row_labels(y, len(predicted))
+        checks.check_given(y, type(self).__name__, " Pass the class of each row of X.")
+        y = checks.check_row_labels(y, len(predicted))
         kinds = y.dtype.kind, predicted.dtype.kind
         if any((kinds[0] in same) != (kinds[1] in same) for same in ("biuf", "mM")):
             raise TypeError(

@@ -10,7 +10,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
+from sklearn.utils import gen_batches
 
 from ..utils._fit import Progress, record
 from ..utils.validation import check_named_array
@@ -77,7 +79,7 @@ class Problem:
     tol: float = 1e-4
     n_jobs: int | None = None
 
-    def search(self, maps: Any, rng: np.random.Generator) -> Search:
+    def search(self, maps: Any, rng: Generator) -> Search:
         """Find the nearest rows of all queries under the maps."""
         queries, database = maps.embed_queries(self.queries), maps.embed_database(self.database)
         if not (np.isfinite(queries).all() and np.isfinite(database).all()):
@@ -85,21 +87,15 @@ class Problem:
         parts = []
         # With more, it has all rows of each kind.
         n_candidates = min(self.n_candidates, 4 * len(database))
-        for first in range(0, len(queries), _BLOCK):
-            numbers = np.arange(first, min(first + _BLOCK, len(queries)))
+        for block in gen_batches(len(queries), _BLOCK):
+            numbers, labels = np.arange(len(queries))[block], self.query_labels[block]
+            excluded = numbers if self.same_rows else None
+            rows = queries[block], labels, database, self.labels
             nearest = find_nearest(
-                queries[numbers],
-                self.query_labels[numbers],
-                database,
-                self.labels,
-                self.n_neighbors,
-                n_candidates,
-                rng,
-                excluded=numbers if self.same_rows else None,
-                n_jobs=self.n_jobs,
+                *rows, self.n_neighbors, n_candidates, rng, excluded=excluded, n_jobs=self.n_jobs
             )
-            sets = infer_sets(nearest.table, self.query_labels[numbers], self.costs)
-            costs = vote_costs(nearest.table, self.query_labels[numbers], self.costs)
+            sets = infer_sets(nearest.table, labels, self.costs)
+            costs = vote_costs(nearest.table, labels, self.costs)
             parts.append((nearest.candidates, sets.loss, sets.feasible, costs))
         candidates, loss, feasible, costs = map(np.concatenate, zip(*parts, strict=True))
         judges = self.held_out if self.held_out.any() else ~self.held_out
@@ -137,7 +133,7 @@ class Search:
     vote_error: float
 
 
-def hold_out(labels: NDArray, fraction: float | None, rng: np.random.Generator) -> NDArray:
+def hold_out(labels: NDArray, fraction: float | None, rng: Generator) -> NDArray:
     """Draw the queries that are held out, a share of each class, as a mask."""
     held_out = np.zeros(len(labels), dtype=bool)
     if fraction is not None:
@@ -209,15 +205,14 @@ def compare(maps: Any, problem: Problem, numbers: NDArray, candidates: NDArray) 
     batch : Batch
         Losses, and what `maps.step` takes.
     """
-    k, n_classes = problem.n_neighbors, len(problem.costs)
     used, place = np.unique(candidates, return_inverse=True)  # NO_ROW is the last row, for a while
     place = place.reshape(candidates.shape)
     queries, database = problem.queries[numbers], problem.database[used]
     Z, Z_database = maps.embed_queries(queries), maps.embed_database(database)
     distances = np.sum((Z[:, None] - Z_database[place]) ** 2, axis=2)
     distances[candidates == NO_ROW] = np.inf
-    labels = problem.labels[candidates]
-    table, columns = tabulate(distances, labels, n_classes, k)
+    k = problem.n_neighbors
+    table, columns = tabulate(distances, problem.labels[candidates], len(problem.costs), k)
     sets = infer_sets(table, problem.query_labels[numbers], problem.costs)
     nearest = np.arange(k)
     weight = (nearest < sets.targeted[:, :, None]).astype(int)
@@ -256,7 +251,7 @@ def train(
     maps: Any,
     problem: Problem,
     lr: float,
-    rng: np.random.Generator,
+    rng: Generator,
     progress: Progress,
     attributes: Callable[[Any], dict[str, Any]],
     n_tied: int | None = None,
@@ -333,7 +328,7 @@ def train(
     return training
 
 
-def draw_batches(queries: NDArray, rng: np.random.Generator) -> Iterator[NDArray]:
+def draw_batches(queries: NDArray, rng: Generator) -> Iterator[NDArray]:
     """Yield the batches of an iteration: passes over the queries, each in a random order."""
     size = int(np.clip(len(queries) // _STEPS, _MIN_BATCH, _MAX_BATCH))
     places = np.arange(size, len(queries), size)

@@ -113,14 +113,9 @@ class LinearMaps:
         self, queries: NDArray, database: NDArray, pairs: Pairs, penalty: float, lr: float
     ) -> None:
         """Go one step of Adam down the loss of the pairs plus `penalty` times the norm of W."""
-        gradients = [
-            by_pairs + penalty * by_norm
-            for by_pairs, by_norm in zip(
-                pair_gradients(self.U, self.V, queries, database, pairs),
-                norm_gradients(self.U, self.V),
-                strict=True,
-            )
-        ]
+        by_pairs = pair_gradients(self.U, self.V, queries, database, pairs)
+        by_norm = norm_gradients(self.U, self.V)
+        gradients = [a + penalty * b for a, b in zip(by_pairs, by_norm, strict=True)]
         if self.symmetric:
             gradients = [gradients[0] + gradients[1]]
         self._adam.step(gradients, lr)
@@ -154,12 +149,7 @@ def initial_map(init: str, X: NDArray, n_components: int) -> NDArray:
 
 
 def aligned_map(
-    V: NDArray,
-    database: NDArray,
-    labels: NDArray,
-    queries: NDArray,
-    query_labels: NDArray,
-    k: int,
+    V: NDArray, database: NDArray, labels: NDArray, queries: NDArray, query_labels: NDArray, k: int
 ) -> NDArray:
     """Return a map of queries that regresses them on database rows of their classes.
 
@@ -209,8 +199,7 @@ def given_maps(
     wanted = f"({rows}, {n_features})" + ("" if symmetric else f" or (2, {rows}, {n_features})")
     both = np.stack([init, init]) if init.ndim == 2 else init
     fits = both.ndim == 3 and len(both) == 2 and both.shape[2] == n_features
-    if fits and n_components is not None:
-        fits = both.shape[1] == n_components
+    fits = fits and n_components in (None, both.shape[1])
     if not fits or (symmetric and init.ndim != 2):
         raise ValueError(f"init must be a name or an array of shape {wanted}, got {init.shape}.")
     return both[0], both[1]

@@ -28,9 +28,9 @@ class ModuleMaps:
 
     def __init__(self, query_module: Any, database_module: Any) -> None:
         self.query_module = copy.deepcopy(query_module)
-        self.database_module = (
-            self.query_module if database_module is None else copy.deepcopy(database_module)
-        )
+        self.database_module = self.query_module
+        if database_module is not None:
+            self.database_module = copy.deepcopy(database_module)
         modules = torch.nn.ModuleList([self.query_module, self.database_module])
         self._parameters = list(modules.parameters())  # each once, also if shared
         self._optimizer = torch.optim.Adam(self._parameters)
@@ -58,9 +58,8 @@ class ModuleMaps:
             return float(self._norm())
 
     def _norm(self):
-        return torch.linalg.vector_norm(
-            torch.stack([torch.linalg.vector_norm(weight) for weight in self._parameters])
-        )
+        norms = [torch.linalg.vector_norm(weight) for weight in self._parameters]
+        return torch.linalg.vector_norm(torch.stack(norms))
 
     def step(
         self, queries: NDArray, database: NDArray, pairs: Pairs, penalty: float, lr: float
@@ -69,10 +68,8 @@ class ModuleMaps:
         self.query_module.train()
         self.database_module.train()
         used, row = np.unique(pairs.row, return_inverse=True)
-        Z, Z_database = (
-            self.query_module(_tensor(queries)),
-            self.database_module(_tensor(database[used])),
-        )
+        Z = self.query_module(_tensor(queries))
+        Z_database = self.database_module(_tensor(database[used]))
         difference = Z[torch.from_numpy(pairs.query)] - Z_database[torch.from_numpy(row)]
         loss = (_tensor(pairs.weight) * difference.square().sum(dim=1)).sum()
         for group in self._optimizer.param_groups:

@@ -62,9 +62,8 @@ def infer_sets(table: NDArray, y: NDArray, costs: NDArray) -> NeighborSets:
         Members and losses. A sample without a feasible targeted set has no members.
     """
     rows = np.arange(len(table))
-    target_cost, target_size = (
-        values[:, 0] for values in winning_costs(table, y[:, None], margin=1)
-    )
+    found = winning_costs(table, y[:, None], margin=1)
+    target_cost, target_size = found[0][:, 0], found[1][:, 0]
     feasible = np.isfinite(target_cost)
     classes = np.broadcast_to(np.arange(len(costs)), (len(table), len(costs)))
     cost, size = winning_costs(table, classes, margin=0)
@@ -74,12 +73,9 @@ def infer_sets(table: NDArray, y: NDArray, costs: NDArray) -> NeighborSets:
     np.subtract(target_cost, cost[rows, winner], out=loss, where=feasible)
     targeted = winning_members(table, y, target_size, margin=1)
     augmented = winning_members(table, winner, size[rows, winner], margin=0)
-    return NeighborSets(
-        np.where(feasible[:, None], targeted, 0),
-        np.where(feasible[:, None], augmented, 0),
-        np.maximum(loss, 0.0),  # below by rounding only
-        feasible,
-    )
+    targeted[~feasible] = augmented[~feasible] = 0
+    loss = np.maximum(loss, 0.0)  # below by rounding only
+    return NeighborSets(targeted, augmented, loss, feasible)
 
 
 def vote_costs(table: NDArray, y: NDArray, costs: NDArray) -> NDArray:
@@ -243,9 +239,8 @@ def find_nearest(
     candidates = np.full((len(queries), n_candidates), NO_ROW)
     for label in range(n_classes):
         members = np.flatnonzero(labels == label)
-        distances[:, label], rows[:, label] = _nearest_rows(
-            queries, database, members, depth, excluded, n_jobs
-        )
+        found = _nearest_rows(queries, database, members, depth, excluded, n_jobs)
+        distances[:, label], rows[:, label] = found
         asked = np.flatnonzero(query_labels == label)
         if not len(asked):
             continue

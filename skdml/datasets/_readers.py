@@ -7,7 +7,7 @@ import gzip
 import math
 import os
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from numbers import Integral
 from pathlib import Path
@@ -73,9 +73,7 @@ def read_idx(path: str | os.PathLike) -> NDArray:
         file.seek(0)
         # No more bytes can come out of a file than its size times what deflate packs at best.
         most = os.fstat(file.fileno()).st_size * (_MOST_DEFLATED if is_gzip else 1)
-        if not is_gzip:
-            return _read_idx(file, path, most)
-        with gzip.GzipFile(fileobj=file) as content:
+        with gzip.GzipFile(fileobj=file) if is_gzip else nullcontext(file) as content:
             return _read_idx(content, path, most)
 
 
@@ -94,28 +92,24 @@ def _read_idx(file: Any, path: Path, most: int) -> NDArray:
     sizes = file.read(4 * n_dims)
     start = 4 + 4 * n_dims
     if len(sizes) < 4 * n_dims:
-        raise ValueError(
-            f"{path} is truncated: its header needs {start} bytes, got {4 + len(sizes)}"
-        )
+        found = f"its header needs {start} bytes, got {4 + len(sizes)}"
+        raise ValueError(f"{path} is truncated: {found}")
     shape = tuple(int(n) for n in np.frombuffer(sizes, ">u4"))
     n_bytes = dtype.itemsize * math.prod(shape)
     needs = f"shape {shape} of {dtype.name} needs {start + n_bytes} bytes"
     if start + n_bytes > most:
         raise ValueError(f"{path} is truncated: {needs}, and it cannot have more than {most}")
     _refuse_large(path, n_bytes)
-    content = bytearray(n_bytes)
-    view, n_read = memoryview(content), 0
-    while n_read < n_bytes and (n_more := file.readinto(view[n_read:])):
-        n_read += n_more
-    if n_read < n_bytes:
-        raise ValueError(f"{path} is truncated: {needs}, got {start + n_read}")
+    content = file.read(n_bytes)
+    if len(content) < n_bytes:
+        raise ValueError(f"{path} is truncated: {needs}, got {start + len(content)}")
     if file.read(1):
         raise ValueError(f"{path} has data beyond its end: {needs}, got more")
     flat = np.frombuffer(content, dtype)
     return flat.astype(dtype.newbyteorder("=")).reshape(shape)
 
 
-def _open_binary(path: Path) -> IO[bytes]:
+def _open_binary(path):
     if path.is_dir():
         raise ValueError(f"{path} is a folder, and a file is needed")
     return path.open("rb")
@@ -167,25 +161,19 @@ class _Lines:
             yield line
 
 
-def _read_letor_file(
-    path: Path, n_features: int | None, max_features: int
-) -> tuple[sparse.csr_matrix, NDArray, NDArray]:
-    openers: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
+def _read_letor_file(path, n_features, max_features):
+    openers: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open}
     with _open_binary(path) as file, _named_errors(path, "is not a LETOR (svmlight with qid) file"):
         with openers.get(path.suffix, nullcontext)(file) as content:
             X, y, qid = load_svmlight_file(_Lines(content, path), zero_based=False, query_id=True)
         if len(y) == 0:
             raise ValueError(f"{path} has no documents")
         if len(qid) != len(y):
-            raise ValueError(
-                f"{path} has {len(y)} documents but {len(qid)} query ids: "
-                "each line needs one, as in '2 qid:10 1:0.5'"
-            )
+            found = f"{len(y)} documents but {len(qid)} query ids"
+            raise ValueError(f"{path} has {found}: each line needs one, as in '2 qid:10 1:0.5'")
         if n_features is None and X.shape[1] > max_features:
-            raise ValueError(
-                f"{path} has a feature number {X.shape[1]}, above max_features={max_features}: "
-                "raise it if that is no mistake"
-            )
+            found = f"a feature number {X.shape[1]}, above max_features={max_features}"
+            raise ValueError(f"{path} has {found}: raise it if that is no mistake")
         for what, values in (("relevance", y), ("feature", X.data)):
             if not np.isfinite(values).all():
                 raise ValueError(f"{path} has a {what} that is NaN or infinite")
@@ -266,25 +254,23 @@ def read_letor(
         raise ValueError("paths is empty: give at least one LETOR file")
     parts = [_read_letor_file(Path(path), n_features, max_features) for path in files]
 
-    found = max(X.shape[1] for X, _, _ in parts)
+    matrices, grades, ids = zip(*parts, strict=True)
+    found = max(X.shape[1] for X in matrices)
     if n_features is None:
         n_features = found
     elif n_features < found:
         raise ValueError(f"n_features={n_features}, but the files have {found} features")
-    _refuse_large(Path(files[0]), 8 * n_features * sum(len(y) for _, y, _ in parts))
-    for X, _, _ in parts:
+    y, qid = np.concatenate(grades), np.concatenate(ids)
+    _refuse_large(Path(files[0]), 8 * n_features * len(y))
+    for X in matrices:
         X.resize(X.shape[0], n_features)
-
-    y = np.concatenate([y for _, y, _ in parts])
     if np.array_equal(y, np.rint(y)):
         y = y.astype(np.int64)
-    qid = np.concatenate([qid for _, _, qid in parts])
-    return sparse.vstack([X for X, _, _ in parts]).toarray(), y, qid
+    return sparse.vstack(matrices).toarray(), y, qid
 
 
 @validate_params(
-    {"path": [str, os.PathLike], "required": ["array-like"]},
-    prefer_skip_nested_validation=True,
+    {"path": [str, os.PathLike], "required": ["array-like"]}, prefer_skip_nested_validation=True
 )
 def read_npz(path: str | os.PathLike, required: Sequence[str] = ("X", "y")) -> Bunch:
     """Read named arrays from an npz file.
@@ -329,33 +315,25 @@ def read_npz(path: str | os.PathLike, required: Sequence[str] = ("X", "y")) -> B
             members = {name.removesuffix(".npy"): name for name in archive.namelist()}
             missing = [name for name in required if name not in members]
             if missing:
-                raise ValueError(
-                    f"{path} lacks the arrays {', '.join(map(str, missing))}; "
-                    f"it has {', '.join(members) or 'none'}"
-                )
-            return Bunch(
-                **{name: _read_member(archive, members[name], path, name) for name in required}
-            )
+                lacking, found = ", ".join(map(str, missing)), ", ".join(members) or "none"
+                raise ValueError(f"{path} lacks the arrays {lacking}; it has {found}")
+            arrays = {name: _read_member(archive, members[name], path, name) for name in required}
+            return Bunch(**arrays)
 
 
-def _read_member(archive: zipfile.ZipFile, member: str, path: Path, name: str) -> NDArray:
+def _read_member(archive, member, path, name):
     """Read an array, after a look at what its header says of its size."""
     with archive.open(member) as file:
         if file.read(len(MAGIC_PREFIX)) != MAGIC_PREFIX:
             raise ValueError(f"{path} has {name}, which is not an array of numpy")
-    with archive.open(member) as file:
-        version = npy_format.read_magic(file)
-        read_header = (
-            npy_format.read_array_header_1_0
-            if version == (1, 0)
-            else npy_format.read_array_header_2_0
-        )
+        file.seek(0)
+        old = npy_format.read_magic(file) == (1, 0)
+        read_header = npy_format.read_array_header_1_0 if old else npy_format.read_array_header_2_0
         shape, _, dtype = read_header(file)
         n_bytes = math.prod(shape) * dtype.itemsize
         if n_bytes > archive.getinfo(member).file_size:
-            raise ValueError(
-                f"{path} is damaged: {name} of shape {shape} and {dtype} needs {n_bytes} bytes"
-            )
+            found = f"{name} of shape {shape} and {dtype} needs {n_bytes} bytes"
+            raise ValueError(f"{path} is damaged: {found}")
         _refuse_large(path, n_bytes)
-    with archive.open(member) as file:
+        file.seek(0)
         return npy_format.read_array(file, allow_pickle=False)

@@ -87,11 +87,4 @@ def learn_columns(X: NDArray, scaling: str = "auto") -> Columns:
         center, scale = np.where(varies, X.mean(axis=0), low), np.where(varies, X.std(axis=0), 1)
     lower = np.where((low == X).sum(axis=0) > 1, low, np.where(low >= 0, 0.0, -np.inf))
     upper = np.where((high == X).sum(axis=0) > 1, high, np.where(high <= 0, 0.0, np.inf))
-    return Columns(
-        center,
-        scale,
-        np.where(varies, lower, low),
-        np.where(varies, upper, high),
-        (np.round(X) == X).all(axis=0),
-        unit,
-    )
+    return Columns(center, scale, lower, upper, (np.round(X) == X).all(axis=0), unit)

@@ -108,14 +108,11 @@ class Critic:
     """
 
     def __init__(
-        self,
-        number: int,
-        rows: NDArray,
-        settings: CriticSettings,
-        checkpoint: bytes | None = None,
+        self, number: int, rows: NDArray, settings: CriticSettings, checkpoint: bytes | None = None
     ) -> None:
         self.number, self.settings, self.rows = number, settings, rows
-        self.network, self._optimizer = None, None
+        self.network: Any = None
+        self._optimizer: Any = None
         self._p = 2 if settings.make_network is None else 1
         if settings.make_network is None:
             return
@@ -129,10 +126,10 @@ class Critic:
 
     def checkpoint(self) -> bytes | None:
         """Return the state of the network and its optimiser; None without a network."""
-        if self.network is None or self._optimizer is None:
+        if self.network is None:
             return None
-        file = io.BytesIO()
         state = {"network": self.network.state_dict(), "optimizer": self._optimizer.state_dict()}
+        file = io.BytesIO()
         torch.save(state, file)
         return file.getvalue()
 
@@ -142,8 +139,7 @@ class Critic:
 
     def _draw(self, seed):
         n_rows = min(self.settings.batch_size, len(self.rows))
-        rng = np.random.default_rng(seed)
-        return self.rows[rng.choice(len(self.rows), n_rows, replace=False)]
+        return np.random.default_rng(seed).choice(self.rows, n_rows, replace=False)
 
     # An update
 
@@ -164,13 +160,11 @@ class Critic:
             Good ones for the rows of this critic.
         """
         self._begin(update, points)
-        found = [soft_potentials(term.costs) for term in self._crossed]
-        return np.concatenate(found).astype(np.float32)
+        return _join(soft_potentials(term.costs) for term in self._crossed)
 
     def masses(self, potentials: NDArray) -> NDArray:
         """Return the masses of the cells of given potentials."""
-        masses = [cell_masses(term.costs, part) for term, part in self._split(potentials)]
-        return np.concatenate(masses).astype(np.float32)
+        return _join(cell_masses(term.costs, part) for term, part in self._split(potentials))
 
     def finish(self, potentials: NDArray) -> Part:
         """End an update: train the critic's network by a step, and return the critic's part.
@@ -185,12 +179,10 @@ class Critic:
         part : Part
             Of the last batch of points.
         """
+        crossed = self._split(potentials)
         # Cells of unequal mass are no transport: the dual value takes the place of their cost.
         return self._end(
-            [
-                (cell_plan(term.costs, part), part, dual_value(term.costs, part))
-                for term, part in self._split(potentials)
-            ]
+            [(cell_plan(t.costs, part), part, dual_value(t.costs, part)) for t, part in crossed]
         )
 
     def step(self, update: int, points: NDArray) -> Part:
@@ -216,12 +208,11 @@ class Critic:
         """Train the network by a step, given plan, potentials and value of the crossed terms."""
         solved = crossed + [_solve(term) for term in self._terms[len(crossed) :]]
         plans, _, values = zip(*solved, strict=True)
-        masses = [plan.sum(axis=0) * plan.shape[1] for plan, _, _ in crossed]
         return Part(
             self._step_network(plans),
             sum(term.share * value for term, value in zip(self._terms, values, strict=True)),
-            np.concatenate([potentials for _, potentials, _ in crossed]).astype(np.float32),
-            np.concatenate(masses).astype(np.float32),
+            _join(potentials for _, potentials, _ in crossed),
+            _join(plan.sum(axis=0) * plan.shape[1] for plan, _, _ in crossed),
         )
 
     def _set_terms(self, update, step, points):
@@ -264,12 +255,16 @@ class Critic:
                 A, B = self._batch[own], self._batch[other]
                 slopes[own] += term.share * transport_gradient(A, B, costs, masses, self._p)
         slopes = slopes.astype(np.float32)
-        if self.network is None or self._optimizer is None:
+        if self.network is None:
             return slopes[self._n_rows :]
         self._optimizer.zero_grad()
         self._features.backward(torch.from_numpy(slopes))
         self._optimizer.step()
         return self._points.grad.numpy()
+
+
+def _join(parts):
+    return np.concatenate(list(parts)).astype(np.float32)
 
 
 def _solve(term):

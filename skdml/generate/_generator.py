@@ -33,13 +33,7 @@ from ..utils._typing import MatrixLike, RandomStateLike
 from ..utils.validation import check_scale
 from ._columns import learn_columns, mean_deviation
 from ._critics import Critic, CriticSettings
-from ._generator_networks import (
-    fix_weights,
-    make_network,
-    mlp_critic,
-    mlp_generator,
-    try_network,
-)
+from ._generator_networks import fix_weights, make_network, mlp_critic, mlp_generator, try_network
 from ._generator_training import TrainingPlan, train
 
 # Samples whose spread is below the first share of that of the rows have collapsed; above or below
@@ -252,28 +246,20 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
         rows = np.random.default_rng(plan.seed).permutation(self._columns.encode(X))
         settings = self._critic_settings(plan)
         shards = np.array_split(rows, self.n_critics)
-        critics = start_actors(
-            Critic,
-            [(number, shard, settings) for number, shard in enumerate(shards)],
-            n_jobs=self.n_jobs,
-            client=find_client(self.client),
-            name="critics",
-        )
+        given_to_each = [(number, shard, settings) for number, shard in enumerate(shards)]
+        workers = {"n_jobs": self.n_jobs, "client": find_client(self.client)}
+        critics = start_actors(Critic, given_to_each, name="critics", **workers)
         with (
             FitProgress(self, total=self.max_iter, X=given, y=y, description="update") as progress,
             limit_threads(1),
         ):
             generator = self._make_generator(settings, plan.seed)
+
+            def report(value, network):
+                return progress.step(lambda: {"generator_": network()}, distance=value)
+
             with critics:
-                trained = train(
-                    generator,
-                    critics,
-                    plan,
-                    progress.begin,
-                    lambda value, network: progress.step(
-                        lambda: {"generator_": network()}, distance=value
-                    ),
-                )
+                trained = train(generator, critics, plan, progress.begin, report)
             self.n_iter_ = len(trained.history["seconds"])
             if trained.error is not None:
                 warn_not_finite(trained.error, self.n_iter_, "update", plan.lr, stacklevel=5)
@@ -312,11 +298,9 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
                 f"batch_size={self.batch_size} is more than the {n_rows} rows of X: give at most "
                 f"{max(n_rows, _FEW_ROWS)}."
             )
-        n_points = self.batch_size
+        n_points = self.batch_size if learned else _POINTS_PER_ROW * self.batch_size
         if debias:
             n_points = min(self.batch_size, n_rows // self.n_critics)
-        elif not learned:
-            n_points = _POINTS_PER_ROW * self.batch_size
         is_shared = self.coupling == "shared" and self.n_critics > 1
         return TrainingPlan(
             learned=learned,
@@ -333,24 +317,18 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
     def _critic_settings(self, plan):
         make = None
         if plan.learned:
-            make = functools.partial(
-                make_network,
-                mlp_critic if self.critic_module is None else self.critic_module,
-                "critic_module",
-                n_features=self.n_features_in_,
-            )
+            maker = mlp_critic if self.critic_module is None else self.critic_module
+            sizes = {"n_features": self.n_features_in_}
+            make = functools.partial(make_network, maker, "critic_module", **sizes)
         lr = _CRITIC_LR_FACTOR * plan.lr
         return CriticSettings(make, plan.debias, self.batch_size, lr, plan.seed)
 
     def _make_generator(self, settings, seed):
         """Return a new generator, after a forward pass of both kinds of networks."""
         with seeded_torch(seed):
-            generator = make_network(
-                mlp_generator if self.module is None else self.module,
-                "module",
-                latent_dim=self.latent_dim,
-                n_features=self.n_features_in_,
-            )
+            maker = mlp_generator if self.module is None else self.module
+            sizes = {"latent_dim": self.latent_dim, "n_features": self.n_features_in_}
+            generator = make_network(maker, "module", **sizes)
             try_network(generator, self.latent_dim, "module", self.n_features_in_)
             if settings.make_network is not None:
                 try_network(settings.make_network(), self.n_features_in_, "critic_module")
@@ -387,11 +365,10 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
         samples = self._draw(_N_COLLAPSE_SAMPLES, np.random.RandomState(plan.seed))
         samples = self._columns.encode(self._columns.decode(samples))
         if not np.isfinite(samples).all():
-            warnings.warn(
-                f"the generator's samples are not all finite: try a smaller lr than {plan.lr}.",
-                ConvergenceWarning,
-                stacklevel=5,
+            message = (
+                f"the generator's samples are not all finite: try a smaller lr than {plan.lr}."
             )
+            warnings.warn(message, ConvergenceWarning, stacklevel=5)
             return
         spread, expected = mean_deviation(samples), mean_deviation(rows)
         if expected / _MAX_SPREAD <= spread <= _MAX_SPREAD * expected:
@@ -400,25 +377,21 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
         if spread < _COLLAPSED * expected:
             problem = " collapsed: its samples are all equal, or nearly so"
         more = "" if plan.debias else ", debias=True"
-        warnings.warn(
+        message = (
             f"the generator{problem}. Their columns vary by {spread:.2g} and those of X by "
             f"{expected:.2g}, scaled. Try max_iter above {self.n_iter_}, a smaller lr than "
-            f"{plan.lr}, a batch_size above {self.batch_size}{more}, or another module.",
-            ConvergenceWarning,
-            stacklevel=5,
+            f"{plan.lr}, a batch_size above {self.batch_size}{more}, or another module."
         )
+        warnings.warn(message, ConvergenceWarning, stacklevel=5)
 
     # Use
 
     def _draw(self, n_samples, random_state):
         """Return scaled samples."""
-        blocks = []
+        latents = random_state.standard_normal((n_samples, int(self.latent_dim)))
+        parts = torch.from_numpy(latents.astype(np.float32)).split(_BLOCK)
         with torch.no_grad():
-            for first in range(0, n_samples, _BLOCK):
-                shape = min(_BLOCK, n_samples - first), int(self.latent_dim)
-                latents = random_state.standard_normal(shape).astype(np.float32)
-                blocks.append(self.generator_(torch.from_numpy(latents)).numpy())
-        return np.concatenate(blocks)
+            return np.concatenate([self.generator_(part).numpy() for part in parts])
 
     @validate_params(
         {

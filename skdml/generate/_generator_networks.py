@@ -28,13 +28,8 @@ def mlp_critic(n_features: int) -> nn.Module:
 
 def _mlp(n_inputs, n_outputs, n_features, activation):
     width = min(512, max(64, 4 * n_features))
-    return nn.Sequential(
-        nn.Linear(n_inputs, width),
-        activation,
-        nn.Linear(width, width),
-        activation,
-        nn.Linear(width, n_outputs),
-    )
+    hidden = [nn.Linear(n_inputs, width), activation, nn.Linear(width, width), activation]
+    return nn.Sequential(*hidden, nn.Linear(width, n_outputs))
 
 
 def make_network(maker: Any, name: str, **sizes: int) -> nn.Module:

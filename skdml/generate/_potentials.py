@@ -39,14 +39,9 @@ def exact_plan(costs: NDArray) -> tuple[NDArray, NDArray]:
         Of the points, with mean 0.
     """
     ot = optional_import("ot", "skdml.generate")
-    n_rows, n_points = costs.shape
-    plan, log = ot.emd(
-        np.full(n_rows, 1 / n_rows),
-        np.full(n_points, 1 / n_points),
-        np.ascontiguousarray(costs, dtype=np.float64),
-        log=True,
-        check_marginals=False,
-    )
+    weights = [np.full(n, 1 / n) for n in costs.shape]
+    costs = np.ascontiguousarray(costs, dtype=np.float64)
+    plan, log = ot.emd(*weights, costs, log=True, check_marginals=False)
     return plan, log["v"] - log["v"].mean()
 
 

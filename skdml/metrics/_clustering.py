@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.cluster import KMeans
 from sklearn.metrics import normalized_mutual_info_score
 from sklearn.metrics.cluster import pair_confusion_matrix
@@ -12,13 +12,7 @@ from ..utils._typing import MatrixLike, RandomStateLike
 from ..utils.validation import check_count, check_embeddings, check_vector, encode, unit_for_squares
 
 
-def _clusters(
-    embeddings: MatrixLike,
-    labels: ArrayLike,
-    n_clusters: int | None,
-    n_init: int,
-    random_state: RandomStateLike,
-) -> tuple[NDArray, NDArray]:
+def _clusters(embeddings, labels, n_clusters, n_init, random_state):
     """Return the labels as integers and the clusters that k-means finds."""
     X = check_embeddings(embeddings, "embeddings", min_samples=2)
     distinct, codes = encode(check_vector(labels, "labels", len(X)), "labels")

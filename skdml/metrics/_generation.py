@@ -11,7 +11,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from .._optional import optional_import
 from ..utils._typing import MatrixLike
-from ..utils.validation import check_count, check_embeddings, check_scale
+from ..utils.validation import check_count, check_embeddings, check_scale, largest_size
 
 
 def _check_both(first, second, names, min_samples=1):
@@ -20,26 +20,26 @@ def _check_both(first, second, names, min_samples=1):
     The unit is a power of two, so that scaling is exact. Squares of unscaled rows may cancel or
     overflow.
     """
-    arrays = [
+    X, Y = (
         check_embeddings(values, name, min_samples).astype(np.float64)
         for values, name in zip((first, second), names, strict=True)
-    ]
-    if arrays[0].shape[1] != arrays[1].shape[1]:
+    )
+    if X.shape[1] != Y.shape[1]:
         raise ValueError(
-            f"{names[0]} and {names[1]} must have the same number of features, got "
-            f"{arrays[0].shape[1]} and {arrays[1].shape[1]}."
+            f"{names[0]} and {names[1]} must have the same number of features, got {X.shape[1]} "
+            f"and {Y.shape[1]}."
         )
-    unit = _power_of_two(arrays)
-    arrays = [array / unit for array in arrays]
-    centre = arrays[0].mean(axis=0)
-    arrays = [array - centre for array in arrays]
-    smaller = min(1.0, _power_of_two(arrays))
-    return *(array / smaller for array in arrays), smaller * unit
+    unit = _power_of_two(X, Y)
+    X, Y = X / unit, Y / unit
+    centre = X.mean(axis=0)
+    X, Y = X - centre, Y - centre
+    smaller = min(1.0, _power_of_two(X, Y))
+    return X / smaller, Y / smaller, smaller * unit
 
 
-def _power_of_two(arrays):
+def _power_of_two(*arrays):
     """Return the largest power of two that is not above all numbers of arrays."""
-    largest = max(float(np.abs(array).max()) for array in arrays)
+    largest = max(map(largest_size, arrays))
     return float(np.ldexp(0.5, np.frexp(largest)[1])) if largest > 0 else 1.0
 
 

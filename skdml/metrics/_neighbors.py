@@ -12,6 +12,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from sklearn import get_config
 from sklearn.metrics import pairwise_distances
+from sklearn.utils import gen_batches
+
+from ..utils.validation import check_embeddings, largest_size
 
 Metric = str | Callable[..., Any] | Any
 
@@ -82,16 +85,16 @@ class _ByProduct:
             self.x_norms, self.y_squared = np.ones(len(X)), np.ones(len(Y), dtype=dtype)
         else:
             # A power of two, so that squares neither overflow nor underflow and no digit is lost.
-            largest = max(_largest(X), _largest(Y))
+            largest = max(largest_size(X), largest_size(Y))
             exponent = max(math.frexp(largest)[1], int(self.limits.minexp) + 20)
             self.scale = math.ldexp(1.0, -exponent)
             self.items = Y.astype(dtype, copy=False) * self.scale
             # The errors of the scores grow with the norms, so the norms are made small.
             centre = self.items.mean(axis=0, dtype=np.float64).astype(dtype)
             self.items -= centre
-            self.queries = (
-                self.items if X is Y else X.astype(dtype, copy=False) * self.scale - centre
-            )
+            self.queries = self.items
+            if X is not Y:
+                self.queries = X.astype(dtype, copy=False) * self.scale - centre
             self.x_norms = np.sqrt(_sums_of_squares(self.queries))
             self.y_squared = _sums_of_squares(self.items).astype(dtype)
         self.y_norm = math.sqrt(self.y_squared.max())
@@ -149,10 +152,6 @@ class _ByProduct:
         return rows if 1e-100 < self.scale < 1e100 else rows * self.scale
 
 
-def _largest(X: NDArray) -> float:
-    return max(float(X.max()), -float(X.min()))
-
-
 def _sums_of_squares(X: NDArray) -> NDArray:
     """Return the squared norms of the rows; equal rows give equal bits, wherever they stand."""
     return np.einsum("ij,ij->i", X, X, dtype=np.float64)
@@ -183,6 +182,22 @@ def _distances(X: NDArray, Y: NDArray, metric: Metric) -> _ByValue | _ByProduct:
             f"got {metric!r}."
         )
     return _ByValue(X, Y, metric)
+
+
+def check_sides(
+    embeddings: Any, gallery: Any, name: str, min_samples: int = 1
+) -> tuple[NDArray, NDArray]:
+    """Return queries and what they are searched in, of one dtype: themselves if gallery is None."""
+    X = check_embeddings(embeddings, name, min_samples)
+    if gallery is None:
+        return X, X
+    Y = check_embeddings(gallery, "gallery")
+    if X.shape[1] != Y.shape[1]:
+        wanted = f"as many features as {name} ({X.shape[1]})"
+        raise ValueError(f"gallery must have {wanted}, got {Y.shape[1]}.")
+    dtype = np.result_type(X, Y)
+    # A view, so that a gallery which is the same object still counts as a gallery.
+    return X.astype(dtype, copy=False), Y.astype(dtype, copy=False)[:]
 
 
 def nearest(
@@ -228,8 +243,8 @@ def nearest(
     # Scores, their copy in the partition, a mask; at worst the rows and columns of all items.
     per_query = len(Y) * (8 + 8 + 1 + 16) + int(needed.max()) * 32
     step = max(1, int(_memory(working_memory) * 2**20 / per_query))
-    for start in range(0, len(order), step):
-        rows = order[start : start + step]
+    for batch in gen_batches(len(order), step):
+        rows = order[batch]
         yield rows, _k_nearest(distances, rows, int(needed[rows[-1]]), exclude_self=X is Y)
 
 
@@ -243,17 +258,14 @@ def _memory(working_memory: float | None) -> float:
     return float(working_memory)
 
 
-def _k_nearest(
-    distances: _ByValue | _ByProduct, rows: NDArray, k: int, exclude_self: bool
-) -> NDArray:
+def _k_nearest(distances, rows, k, exclude_self):
     """Return the k nearest gallery items of the queries `rows`, in order."""
     scores = distances.block(rows)
     if exclude_self:
         scores[np.arange(len(rows)), rows] = np.inf
     kth = np.partition(scores, k - 1, axis=1)[:, k - 1] if k > 1 else scores.min(axis=1)
     slack = distances.slack(rows, kth)
-    limit = (kth + slack).astype(scores.dtype)
-    row, col = np.nonzero(scores <= limit[:, None])
+    row, col = np.nonzero(scores <= (kth + slack).astype(scores.dtype)[:, None])
     ends = np.cumsum(np.bincount(row, minlength=len(rows)))
     clear = np.diff(ends, prepend=0) == k
 

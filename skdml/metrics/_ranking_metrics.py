@@ -3,11 +3,88 @@
 from __future__ import annotations
 
 import math
+import numbers
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._queries import NoRelevant, check_cutoff, mean_over_queries, rank, ratio, relevant
+from ..utils.validation import check_count, check_grades, check_numbers, check_vector, encode
+
+NoRelevant = Literal["skip", "zero", "one"]
+
+
+@dataclass
+class _Ranking:
+    """Documents grouped by query and, within a query, best score first."""
+
+    queries: NDArray  # the distinct query ids
+    starts: NDArray  # where each query begins
+    segment: NDArray  # for each document, the position of its query
+    position: NDArray  # for each document, its rank in the query from 0
+    grades: NDArray
+    ideal: NDArray  # the grades of each query, best grade first
+
+    def sums(self, values: NDArray) -> NDArray:
+        """Return the sum of the values of each query."""
+        return np.add.reduceat(values, self.starts)
+
+    def maxima(self, values: NDArray) -> NDArray:
+        """Return the largest value of each query."""
+        return np.maximum.reduceat(values, self.starts)
+
+
+def _rank(y_true, y_score, qid, ideal=False):
+    """Check the input and sort it; `ideal` says whether the best order is needed too."""
+    grades = check_grades(y_true, "y_true")
+    scores = check_numbers(y_score, "y_score", len(grades))
+    if qid is None:
+        queries, codes = np.zeros(1, dtype=np.intp), np.zeros(len(grades), dtype=np.intp)
+    else:
+        queries, codes = encode(check_vector(qid, "qid", len(grades)), "qid")
+    order = np.lexsort((-scores, codes))
+    segment = codes[order]
+    starts = np.flatnonzero(np.diff(segment, prepend=-1))
+    position = np.arange(len(grades)) - starts[segment]
+    best = grades[np.lexsort((-grades, codes))] if ideal else np.empty(0)
+    return _Ranking(queries, starts, segment, position, grades[order], best)
+
+
+def _rank_binary(y_true, y_score, qid, k, threshold):
+    """Return the ranking, which documents are relevant, and which of them are above the cut-off."""
+    cutoff = _check_cutoff(k)
+    ranking = _rank(y_true, y_score, qid)
+    if not isinstance(threshold, numbers.Real) or not math.isfinite(threshold):
+        raise ValueError(f"threshold must be a finite number, got {threshold!r}.")
+    hits = ranking.grades > threshold
+    return ranking, hits, hits & (ranking.position < cutoff)
+
+
+def _check_cutoff(k: int | None) -> float:
+    """Return the number of ranks that count."""
+    return math.inf if k is None else check_count(k, "k")
+
+
+def _mean(values, no_relevant):
+    """Return the mean; NaN stands for a query without relevant document."""
+    if not isinstance(no_relevant, str) or no_relevant not in ("skip", "zero", "one"):
+        raise ValueError(f"no_relevant must be 'skip', 'zero' or 'one', got {no_relevant!r}.")
+    missing = np.isnan(values)
+    if no_relevant != "skip":
+        return float(np.where(missing, float(no_relevant == "one"), values).mean())
+    if missing.all():
+        raise ValueError(
+            "y_true: no query has a relevant document, so there is nothing to average; "
+            "no_relevant='zero' or 'one' gives such queries a value."
+        )
+    return float(values[~missing].mean())
+
+
+def _ratio(numerator, denominator):
+    """Divide; NaN where the denominator is zero."""
+    result = np.full(len(numerator), np.nan)
+    return np.divide(numerator, denominator, out=result, where=denominator > 0)
 
 
 def ndcg_by_query(
@@ -51,8 +128,8 @@ def ndcg_by_query(
     >>> ndcg.round(4)
     array([0.6309, 1.    ,    nan])
     """
-    cutoff = check_cutoff(k)
-    ranking = rank(y_true, y_score, qid, ideal=True)
+    cutoff = _check_cutoff(k)
+    ranking = _rank(y_true, y_score, qid, ideal=True)
     best = ranking.maxima(ranking.grades)
     discount = np.where(ranking.position < cutoff, 1 / np.log2(ranking.position + 2.0), 0.0)
 
@@ -62,7 +139,7 @@ def ndcg_by_query(
 
     achieved = ranking.sums(gain(ranking.grades) * discount)
     possible = ranking.sums(gain(ranking.ideal) * discount)
-    return ranking.queries, ratio(achieved, possible)
+    return ranking.queries, _ratio(achieved, possible)
 
 
 def mean_ndcg(
@@ -118,7 +195,7 @@ def mean_ndcg(
     >>> round(mean_ndcg([0, 1, 2, 0], [3, 2, 1, 0], qid=[1, 1, 2, 3], no_relevant="zero"), 4)
     0.5436
     """
-    return mean_over_queries(ndcg_by_query(y_true, y_score, qid, k)[1], no_relevant)
+    return _mean(ndcg_by_query(y_true, y_score, qid, k)[1], no_relevant)
 
 
 def average_precision_by_query(
@@ -167,15 +244,13 @@ def average_precision_by_query(
     >>> average_precision_by_query([0, 1, 1, 1], [3, 2, 1, 0], ["a", "a", "a", "b"])[1].round(4)
     array([0.5833, 1.    ])
     """
-    cutoff = check_cutoff(k)
-    ranking = rank(y_true, y_score, qid)
-    hits = relevant(ranking, threshold)
+    ranking, hits, counted = _rank_binary(y_true, y_score, qid, k, threshold)
     so_far = np.cumsum(hits)
     before = (so_far - hits)[ranking.starts]
     precision = (so_far - before[ranking.segment]) / (ranking.position + 1)
-    achieved = ranking.sums(np.where(hits & (ranking.position < cutoff), precision, 0.0))
+    achieved = ranking.sums(np.where(counted, precision, 0.0))
     n_relevant = ranking.sums(hits.astype(np.int64))
-    return ranking.queries, ratio(achieved, np.minimum(n_relevant, cutoff))
+    return ranking.queries, _ratio(achieved, np.minimum(n_relevant, _check_cutoff(k)))
 
 
 def mean_average_precision(
@@ -234,7 +309,7 @@ def mean_average_precision(
     0.7917
     """
     by_query = average_precision_by_query(y_true, y_score, qid, k=k, threshold=threshold)
-    return mean_over_queries(by_query[1], no_relevant)
+    return _mean(by_query[1], no_relevant)
 
 
 def reciprocal_rank_by_query(
@@ -283,11 +358,9 @@ def reciprocal_rank_by_query(
     >>> reciprocal_rank_by_query([0, 1, 1, 1], [3, 2, 1, 0], ["a", "a", "a", "b"])[1]
     array([0.5, 1. ])
     """
-    cutoff = check_cutoff(k)
-    ranking = rank(y_true, y_score, qid)
-    hits = relevant(ranking, threshold)
-    reciprocal = np.where(hits & (ranking.position < cutoff), 1 / (ranking.position + 1), 0.0)
-    return ranking.queries, ratio(ranking.maxima(reciprocal), ranking.maxima(hits).astype(float))
+    ranking, hits, counted = _rank_binary(y_true, y_score, qid, k, threshold)
+    reciprocal = np.where(counted, 1 / (ranking.position + 1), 0.0)
+    return ranking.queries, _ratio(ranking.maxima(reciprocal), ranking.maxima(hits).astype(float))
 
 
 def mrr(
@@ -343,4 +416,4 @@ def mrr(
     0.75
     """
     by_query = reciprocal_rank_by_query(y_true, y_score, qid, k=k, threshold=threshold)
-    return mean_over_queries(by_query[1], no_relevant)
+    return _mean(by_query[1], no_relevant)

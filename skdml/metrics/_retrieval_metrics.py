@@ -5,14 +5,14 @@ from __future__ import annotations
 import numbers
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TypedDict, Unpack, overload
+from typing import Any, TypedDict, Unpack, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..utils._typing import MatrixLike
-from ..utils.validation import check_count, check_embeddings, check_vector, encode
-from ._neighbors import Metric, nearest
+from ..utils.validation import check_count, check_vector, encode
+from ._neighbors import Metric, check_sides, nearest
 
 
 class _Search(TypedDict, total=False):
@@ -27,41 +27,22 @@ class _Search(TypedDict, total=False):
 class _Task:
     """Queries and a gallery with labels as integers, and the search among them."""
 
-    def __init__(
-        self,
-        embeddings: MatrixLike,
-        labels: ArrayLike,
-        gallery: MatrixLike | None,
-        gallery_labels: ArrayLike | None,
-        metric: Metric,
-        working_memory: float | None,
-    ) -> None:
-        X = check_embeddings(embeddings, "embeddings", min_samples=2 if gallery is None else 1)
+    def __init__(self, embeddings, labels, gallery, gallery_labels, metric, working_memory):
+        alone = int(gallery is None)
+        X, Y = check_sides(embeddings, gallery, "embeddings", min_samples=1 + alone)
         query_labels = check_vector(labels, "labels", len(X))
         if gallery is None or gallery_labels is None:
             if gallery is not gallery_labels:
                 raise ValueError("gallery and gallery_labels must be given together.")
-            Y = X
             query_codes = gallery_codes = encode(query_labels, "labels")[1]
         else:
-            Y = check_embeddings(gallery, "gallery")
-            if X.shape[1] != Y.shape[1]:
-                raise ValueError(
-                    f"gallery must have as many features as embeddings ({X.shape[1]}), got "
-                    f"{Y.shape[1]}."
-                )
-            dtype = np.result_type(X, Y)
-            # A view, so that a gallery which is the same object still counts as a gallery.
-            X, Y = X.astype(dtype, copy=False), Y.astype(dtype, copy=False)[:]
-            query_codes, gallery_codes = _encode_both(
-                query_labels, check_vector(gallery_labels, "gallery_labels", len(Y))
-            )
-        alone = int(gallery is None)
+            gallery_labels = check_vector(gallery_labels, "gallery_labels", len(Y))
+            query_codes, gallery_codes = _encode_both(query_labels, gallery_labels)
         # For each query, the number of candidates that have its label.
         counts = np.bincount(gallery_codes, minlength=query_codes.max() + 1)
         self.n_matching = counts[query_codes] - alone
         if not self.n_matching.any():
-            where = "other item" if gallery is None else "item of the gallery"
+            where = "other item" if alone else "item of the gallery"
             raise ValueError(f"labels: no query shares its label with any {where}.")
         self.n_queries, self.n_candidates = len(X), len(Y) - alone
         self._codes = query_codes, gallery_codes
@@ -73,20 +54,20 @@ class _Task:
         for rows, found in self._search(k):
             yield rows, gallery_codes[found] == query_codes[rows, None]
 
-    def count_at_k(
-        self, k: int | Sequence[int] | NDArray, count: Callable[[NDArray], NDArray]
-    ) -> tuple[NDArray, NDArray]:
-        """Return each k, and the sum of `count(match)`, a number for each rank, up to rank k."""
+    def mean_at_k(self, k: Any, count: Callable[[NDArray], NDArray], over_k: bool) -> Any:
+        """Return the mean of `count(match)`, a number for each rank, summed up to rank k.
+
+        It is a number for an int, an array for a sequence; divided by k if `over_k`.
+        """
         ks = np.array([check_count(value, "k") for value in np.atleast_1d(np.asarray(k, object))])
         if not len(ks):
             raise ValueError("k must not be empty.")
         if ks.max() > self.n_candidates:
-            raise ValueError(
-                "k must not exceed the number of candidates of a query, "
-                f"{self.n_candidates}, got {ks.max()}."
-            )
+            most = f"the number of candidates of a query, {self.n_candidates}"
+            raise ValueError(f"k must not exceed {most}, got {ks.max()}.")
         by_rank = sum(count(match) for _, match in self.matches(int(ks.max())))
-        return ks, np.cumsum(by_rank)[ks - 1]
+        means = np.cumsum(by_rank)[ks - 1] / (self.n_queries * (ks if over_k else 1))
+        return float(means[0]) if isinstance(k, numbers.Integral) else means
 
     def mean_at_r(self, score: Callable[[NDArray], NDArray]) -> float:
         """Return the mean over the queries with R > 0 of `score(match)`, summed over ranks, over R.
@@ -103,10 +84,8 @@ class _Task:
 
 def _encode_both(labels: NDArray, gallery_labels: NDArray) -> tuple[NDArray, NDArray]:
     # Joined arrays of numbers and of strings become strings, where 1 and "1" are the same.
-    kinds = {
-        next((kind for kind in ("biuf", "mM", "V") if array.dtype.kind in kind), "strings")
-        for array in (labels, gallery_labels)
-    }
+    groups = {kind: group for group in ("biuf", "m", "M", "V") for kind in group}
+    kinds = {groups.get(array.dtype.kind, "strings") for array in (labels, gallery_labels)}
     if len(kinds) > 1:
         raise TypeError(
             f"labels (dtype {labels.dtype}) and gallery_labels (dtype {gallery_labels.dtype}) "
@@ -118,11 +97,6 @@ def _encode_both(labels: NDArray, gallery_labels: NDArray) -> tuple[NDArray, NDA
     return codes[: len(labels)], codes[len(labels) :]
 
 
-def _like(k: object, values: NDArray) -> float | NDArray:
-    """Return a number for an int, an array for a sequence."""
-    return float(values[0]) if isinstance(k, numbers.Integral) else values
-
-
 @overload
 def recall_at_k(
     embeddings: MatrixLike, labels: ArrayLike, k: int = 1, **search: Unpack[_Search]
@@ -131,10 +105,7 @@ def recall_at_k(
 
 @overload
 def recall_at_k(
-    embeddings: MatrixLike,
-    labels: ArrayLike,
-    k: Sequence[int] | NDArray,
-    **search: Unpack[_Search],
+    embeddings: MatrixLike, labels: ArrayLike, k: Sequence[int] | NDArray, **search: Unpack[_Search]
 ) -> NDArray: ...
 
 
@@ -212,8 +183,7 @@ def recall_at_k(
     def first_matches(match: NDArray) -> NDArray:
         return np.bincount(match.argmax(axis=1)[match.any(axis=1)], minlength=match.shape[1])
 
-    _, found = task.count_at_k(k, first_matches)
-    return _like(k, found / task.n_queries)
+    return task.mean_at_k(k, first_matches, over_k=False)
 
 
 @overload
@@ -224,10 +194,7 @@ def precision_at_k(
 
 @overload
 def precision_at_k(
-    embeddings: MatrixLike,
-    labels: ArrayLike,
-    k: Sequence[int] | NDArray,
-    **search: Unpack[_Search],
+    embeddings: MatrixLike, labels: ArrayLike, k: Sequence[int] | NDArray, **search: Unpack[_Search]
 ) -> NDArray: ...
 
 
@@ -285,8 +252,7 @@ def precision_at_k(
     0.375
     """
     task = _Task(embeddings, labels, gallery, gallery_labels, metric, working_memory)
-    ks, hits = task.count_at_k(k, lambda match: match.sum(axis=0))
-    return _like(k, hits / (task.n_queries * ks))
+    return task.mean_at_k(k, lambda match: match.sum(axis=0), over_k=True)
 
 
 def r_precision(

@@ -1,15 +1,16 @@
-"""Convergence of a training: a residual or a loss, against rounds and seconds."""
+"""Displays of a training: its residual or loss, and the distance between its replicas."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from ._style import add_legend, check_axes, check_vector, line_style
+from ._style import Panels, add_legend, add_line, check_vector
 
 # What is drawn unless `measure` says otherwise: the first of these that the estimator has.
 _DEFAULTS = ("kkt_residual", "train_loss", "loss", "objective", "wasserstein")
@@ -21,7 +22,6 @@ _LABELS = {
     "valid_recall": "recall@1 of held-out samples",
     "validation_loss": "loss of held-out queries",
     "ndcg": "NDCG@10 of held-out queries",
-    "objective": "objective",
     "validation": "mean cost of votes, held out",
     "wasserstein": "distance of points and rows",
 }
@@ -32,7 +32,8 @@ _COUNTS = ("epoch", "partition", "seconds", "bytes")
 _MOST_MARKERS = 40
 
 
-class ConvergenceDisplay:
+@dataclass(eq=False, repr=False)
+class ConvergenceDisplay(Panels):
     """A residual or a loss during training, against rounds and against seconds.
 
     The second panel is there if the seconds are known. Use `from_estimator` or `from_predictions`
@@ -73,22 +74,17 @@ class ConvergenceDisplay:
     ['round', 'seconds']
     """
 
-    def __init__(
-        self,
-        values: NDArray,
-        seconds: Sequence[float] | NDArray | None = None,
-        *,
-        rounds: Sequence[float] | NDArray | None = None,
-        name: str | None = None,
-        ylabel: str = "loss",
-        log: bool = False,
-    ) -> None:
-        self.values = values
-        self.seconds = seconds
-        self.rounds = rounds
-        self.name = name
-        self.ylabel = ylabel
-        self.log = log
+    values: NDArray
+    seconds: Sequence[float] | NDArray | None = None
+    _: KW_ONLY
+    rounds: Sequence[float] | NDArray | None = None
+    name: str | None = None
+    ylabel: str = "loss"
+    log: bool = False
+
+    def __post_init__(self) -> None:
+        if self.seconds is None:
+            self.n_panels, self.figsize = 1, (4.6, 3.2)
 
     @classmethod
     def from_estimator(
@@ -127,15 +123,14 @@ class ConvergenceDisplay:
         values = curves[measure]
         # Some histories have the start, too.
         first = int(len(values) > getattr(estimator, "n_iter_", len(values)))
-        display = cls(
+        return cls(
             values,
             seconds,
             rounds=np.arange(len(values)) + 1 - first,
             name=type(estimator).__name__ if name is None else name,
             ylabel=_LABELS.get(measure, measure.replace("_", " ")),
             log=measure in _LOGARITHMIC,
-        )
-        return display.plot(ax=ax)
+        ).plot(ax=ax)
 
     @classmethod
     def from_predictions(
@@ -177,51 +172,126 @@ class ConvergenceDisplay:
         for given, what in ((seconds, "seconds"), (rounds, "rounds")):
             if given is not None and len(given) != len(values):
                 raise ValueError(f"{what} must have {len(values)} entries, got {len(given)}.")
-        display = cls(values, seconds, rounds=rounds, name=name, ylabel=ylabel, log=log)
-        return display.plot(ax=ax)
+        return cls(values, seconds, rounds=rounds, name=name, ylabel=ylabel, log=log).plot(ax=ax)
 
-    def plot(self, ax: Any = None) -> Self:
-        """Draw the panels.
-
-        Parameters
-        ----------
-        ax : sequence of matplotlib Axes, default=None
-            Two axes (one where the seconds are not known); None makes a figure.
-
-        Returns
-        -------
-        display : ConvergenceDisplay
-            Itself.
-        """
+    def _draw(self, own_figure: bool) -> None:
         rounds = np.arange(1, len(self.values) + 1) if self.rounds is None else self.rounds
         panels = [("round", rounds)]
         if self.seconds is not None:
             panels.append(("seconds", self.seconds))
-        self.figure_, self.axes_ = check_axes(
-            ax,
-            len(panels),
-            type(self).__name__,
-            figsize=(7.4 if len(panels) == 2 else 4.6, 3.2),
-        )
         for axes, (label, places) in zip(self.axes_, panels, strict=True):
-            style = line_style(len(axes.lines))
-            if len(self.values) > _MOST_MARKERS:
-                style.pop("marker")
-            axes.plot(places, self.values, ms=3.5, label=self.name, **style)
+            style = {"marker": "None"} if len(self.values) > _MOST_MARKERS else {"ms": 3.5}
+            add_line(axes, places, self.values, label=self.name, **style)
             axes.set(xlabel=label, ylabel=self.ylabel if axes is self.axes_[0] else "")
             if self.log:
                 axes.set_yscale("log")
         self.axes_[0].xaxis.get_major_locator().set_params(integer=True)
         add_legend(self.axes_[0])
-        return self
 
 
 def read_curves(estimator: Any) -> tuple[dict[str, NDArray], Any]:
     """Return the figures that a fitted estimator has of every round, and the seconds if known."""
     history = getattr(estimator, "history_", {})
-    curves = {
-        name: np.asarray(values, dtype=float)
-        for name, values in history.items()
-        if name not in _COUNTS
-    }
+    curves = {name: np.asarray(history[name], float) for name in history if name not in _COUNTS}
     return curves, history.get("seconds")
+
+
+@dataclass(eq=False, repr=False)
+class ConsensusDisplay(Panels):
+    """Distance between the replicas of a network after each epoch.
+
+    The distance is that of a rank's backbone from the backbone of its left neighbour, mean over
+    ranks. Zero means that all ranks have the same network. Use `from_estimator` or
+    `from_predictions` to make one; give `ax` to draw several trainings into one picture.
+
+    Parameters
+    ----------
+    consensus : ndarray of shape (n_epochs,)
+        The distance after each epoch.
+    name : str, default=None
+        What the curve is called in the legend.
+
+    Attributes
+    ----------
+    line_ : matplotlib Line2D
+        The curve.
+    ax_ : matplotlib Axes
+        Where it is drawn.
+    figure_ : matplotlib Figure
+        The figure around it.
+
+    Examples
+    --------
+    >>> from skdml.plot import ConsensusDisplay
+    >>> display = ConsensusDisplay.from_predictions([1.2, 0.8, 0.3, 0.1], name="ring")
+    >>> display.ax_.get_xlabel()
+    'epoch'
+    """
+
+    n_panels = 1
+    figsize = (4.6, 3.2)
+    consensus: NDArray
+    name: str | None = None
+
+    @classmethod
+    def from_estimator(cls, estimator: Any, *, name: str | None = None, ax: Any = None) -> Self:
+        """Draw the distances of an estimator that was fitted by several workers.
+
+        Parameters
+        ----------
+        estimator : DeepMetricEmbedder
+            Fitted, with ``n_workers`` above 1.
+        name : str, default=None
+            What the curve is called; None takes `sync` of the estimator, and `ring` if that is
+            "hybrid".
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a figure.
+
+        Returns
+        -------
+        display : ConsensusDisplay
+            The drawn display.
+        """
+        check_is_fitted(estimator)
+        if not hasattr(estimator, "consensus_"):
+            raise ValueError(
+                f"estimator has no `consensus_`: {type(estimator).__name__} was fitted by one "
+                "process. Fit it with n_workers above 1."
+            )
+        if name is None:
+            options = estimator.distributed
+            name = "hybrid" if options is None else str(options.sync)
+            if name == "hybrid":
+                name += f", ring of {'parameters' if options is None else options.ring}"
+        return cls.from_predictions(estimator.consensus_, name=name, ax=ax)
+
+    @classmethod
+    def from_predictions(
+        cls, consensus: ArrayLike, *, name: str | None = None, ax: Any = None
+    ) -> Self:
+        """Draw distances of replicas.
+
+        Parameters
+        ----------
+        consensus : array-like of shape (n_epochs,)
+            The distance after each epoch.
+        name : str, default=None
+            What the curve is called.
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a figure.
+
+        Returns
+        -------
+        display : ConsensusDisplay
+            The drawn display.
+        """
+        return cls(check_vector(consensus, "consensus", "epoch"), name).plot(ax=ax)
+
+    def _draw(self, own_figure: bool) -> None:
+        epochs = np.arange(1, len(self.consensus) + 1)
+        self.line_ = add_line(self.ax_, epochs, self.consensus, label=self.name, ms=4)
+        highest = max(line.get_ydata().max() for line in self.ax_.lines)
+        self.ax_.set_ylim(-0.03 * (highest or 1), 1.08 * (highest or 1))
+        self.ax_.set(xlabel="epoch", ylabel="distance of neighbouring replicas")
+        self.ax_.xaxis.get_major_locator().set_params(integer=True)
+        add_legend(self.ax_)

@@ -1,4 +1,4 @@
-"""Samples before and after a learned map, as two scatter plots."""
+"""Samples as scatter plots: before and after a learned map, and with propagated labels."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 from sklearn.decomposition import PCA, TruncatedSVD
+from sklearn.manifold import TSNE
+from sklearn.neighbors import kneighbors_graph
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_is_fitted
 
+from .._optional import optional_import
 from ..utils._typing import MatrixLike
 from ._style import Panels, class_styles
 
@@ -123,26 +126,15 @@ class EmbeddingDisplay(Panels):
 
     def _draw(self, own_figure: bool) -> None:
         classes = [None] if self.y is None else np.unique(self.y)
-        for panel, (points, title) in enumerate(
-            zip((self.before, self.after), self.titles, strict=True)
-        ):
-            axes = self.axes_[panel]
-            for label, (color, marker) in zip(classes, class_styles(), strict=False):
-                chosen = slice(None) if label is None else self.y == label
-                axes.scatter(
-                    *points[chosen].T,
-                    s=12,
-                    c=color,
-                    marker=marker,
-                    alpha=0.75,
-                    linewidths=0,
-                    label=None if label is None else str(label),
-                )
+        sides = (self.before, self.after)
+        for axes, points, title in zip(self.axes_, sides, self.titles, strict=True):
+            for label, (marker, color) in zip(classes, class_styles(), strict=False):
+                chosen, name = (slice(None), None) if label is None else (self.y == label, label)
+                style = {"c": color, "marker": marker, "alpha": 0.75, "linewidths": 0}
+                axes.scatter(*points[chosen].T, s=12, label=name, **style)
             axes.set(title=title, xticks=[], yticks=[])
-        if self.y is not None and len(classes) <= 12:
-            self._name_classes(classes, own_figure)
-
-    def _name_classes(self, classes, own_figure):
+        if self.y is None or len(classes) > 12:
+            return
         style = {"frameon": False, "markerscale": 1.6}
         longest = max(len(str(label)) for label in classes)
         if own_figure and longest > _SHORT_NAME:
@@ -164,3 +156,168 @@ def project(X: MatrixLike) -> NDArray:
     if X.shape[1] == 1:
         return np.column_stack([X, np.zeros(len(X))])
     return PCA(2, svd_solver="full" if min(X.shape) < 500 else "covariance_eigh").fit_transform(X)
+
+
+@dataclass(eq=False, repr=False)
+class AffinityDisplay(Panels):
+    """Given labels and propagated labels, on the graph of nearest neighbours.
+
+    Use `from_estimator` or `from_predictions` to make one.
+
+    Parameters
+    ----------
+    positions : ndarray of shape (n_samples, 2)
+        Where the samples are drawn.
+    edges : ndarray of shape (n_edges, 2)
+        Pairs of samples that are joined.
+    given : ndarray of shape (n_samples,)
+        Labels; -1 for samples without one.
+    propagated : ndarray of shape (n_samples,)
+        Labels of all samples; -1 or None for samples that no label reached.
+    confidence : ndarray of shape (n_samples,)
+        Confidence of the propagated labels, between 0 and 1, drawn as opacity.
+
+    Attributes
+    ----------
+    axes_ : ndarray of two matplotlib Axes
+        The panels: given, and propagated.
+    figure_ : matplotlib Figure
+        The figure around them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.datasets import load_iris
+    >>> from skdml import SSDMLEmbedder
+    >>> from skdml.plot import AffinityDisplay
+    >>> X, y = load_iris(return_X_y=True)
+    >>> partly = np.where(np.arange(len(y)) % 15 == 0, y, -1)
+    >>> model = SSDMLEmbedder(max_epochs=1, n_components=4, random_state=0).fit(X, partly)
+    >>> display = AffinityDisplay.from_estimator(model, X, partly)
+    >>> len(display.axes_)
+    2
+    """
+
+    figsize = (7.4, 3.6)
+    positions: NDArray
+    edges: NDArray
+    given: NDArray
+    propagated: NDArray
+    confidence: NDArray
+
+    @classmethod
+    def from_estimator(
+        cls, estimator: Any, X: MatrixLike, y: ArrayLike, *, max_samples: int = 1000, **options: Any
+    ) -> Self:
+        """Draw the training samples of a fitted estimator where it embeds them.
+
+        Parameters
+        ----------
+        estimator : SSDMLEmbedder
+            Fitted on X and y.
+        X : array-like of shape (n_samples, ...)
+            The training samples.
+        y : array-like of shape (n_samples,)
+            Their labels; -1 for samples without one.
+        max_samples : int, default=1000
+            At most this many samples are drawn: labelled ones first, others spread evenly over
+            the rows.
+        **options : dict
+            Other options of `from_predictions`: `n_neighbors` (by default the estimator's),
+            `projection` and `ax`.
+
+        Returns
+        -------
+        display : AffinityDisplay
+            The drawn display.
+        """
+        check_is_fitted(estimator)
+        y = np.asarray(y)
+        check_consistent_length(X, y, estimator.propagated_labels_)
+        rows = _choose(y != -1, max_samples)
+        embedding = estimator.transform(np.asarray(X)[rows])
+        found = estimator.propagated_labels_[rows], estimator.propagated_confidence_[rows]
+        options = {"n_neighbors": estimator.n_neighbors, **options}
+        return cls.from_predictions(embedding, y[rows], *found, **options)
+
+    @classmethod
+    def from_predictions(
+        cls,
+        X_embedded: MatrixLike,
+        y: ArrayLike,
+        propagated: ArrayLike,
+        confidence: ArrayLike | None = None,
+        *,
+        n_neighbors: int = 10,
+        projection: str = "pca",
+        ax: Any = None,
+    ) -> Self:
+        """Draw samples with given and with propagated labels.
+
+        Parameters
+        ----------
+        X_embedded : array-like of shape (n_samples, n_features)
+            The samples, joined to their nearest neighbours.
+        y : array-like of shape (n_samples,)
+            Given labels; -1 for samples without one.
+        propagated : array-like of shape (n_samples,)
+            Propagated labels, such as ``LabelSpreading.transduction_``.
+        confidence : array-like of shape (n_samples,), default=None
+            Between 0 and 1; None is 1.
+        n_neighbors : int, default=10
+            Neighbours of each sample.
+        projection : {"pca", "tsne"}, default="pca"
+            How positions are found: two leading principal axes, or t-SNE, which takes longer and
+            keeps neighbours together.
+        ax : sequence of two matplotlib Axes, default=None
+            Where to draw; None makes a figure.
+
+        Returns
+        -------
+        display : AffinityDisplay
+            The drawn display.
+        """
+        if projection not in ("pca", "tsne"):
+            raise ValueError(f"projection must be 'pca' or 'tsne', got {projection!r}.")
+        check_consistent_length(X_embedded, y, propagated, confidence)
+        given, propagated = np.asarray(y), np.asarray(propagated)
+        confidence = np.ones(len(given)) if confidence is None else np.asarray(confidence)
+        n_neighbors = min(n_neighbors, len(given) - 1)
+        graph = kneighbors_graph(X_embedded, n_neighbors).tocoo()
+        edges = np.column_stack([graph.row, graph.col])
+        if projection == "tsne":
+            perplexity = min(30.0, (len(given) - 1) / 3)
+            positions = TSNE(perplexity=perplexity, random_state=0).fit_transform(X_embedded)
+        else:
+            positions = project(X_embedded)
+        return cls(positions, edges, given, propagated, confidence).plot(ax=ax)
+
+    def _draw(self, own_figure: bool) -> None:
+        collections = optional_import("matplotlib.collections", type(self).__name__)
+        known = self.given != -1
+        classes = np.unique(self.given[known].tolist())
+        titles = f"{known.sum()} given labels", "propagated labels"
+        for axes, title in zip(self.axes_, titles, strict=True):
+            edges, style = self.positions[self.edges], {"colors": "0.9", "linewidths": 0.4}
+            axes.add_collection(collections.LineCollection(edges, zorder=0, **style))
+            axes.scatter(*self.positions.T, s=5, c="0.8", linewidths=0)
+            axes.set(title=title, xticks=[], yticks=[])
+        first, second = self.axes_
+        for label, (marker, color) in zip(classes, class_styles(), strict=False):
+            style = {"c": color, "marker": marker, "linewidths": 0}
+            given = known & (self.given == label)
+            first.scatter(*self.positions[given].T, s=28, label=label, **style)
+            found = np.array(self.propagated == label, dtype=bool)
+            alpha = np.clip(self.confidence[found], 0.15, 1)
+            second.scatter(*self.positions[found].T, s=12, alpha=alpha, **style)
+        if len(classes) <= 12:
+            place = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5), "frameon": False}
+            second.legend(*first.get_legend_handles_labels(), **place)
+
+
+def _choose(labelled: NDArray, max_samples: int) -> NDArray:
+    """Return the rows to draw: the labelled ones, and others spread evenly."""
+    first, others = np.flatnonzero(labelled), np.flatnonzero(~labelled)
+    n_others = min(len(others), max(max_samples - len(first), 0))
+    places = np.linspace(0, max(len(others) - 1, 0), n_others).astype(int)
+    return np.sort(np.concatenate([first[:max_samples], others[places]]))

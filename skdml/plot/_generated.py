@@ -131,8 +131,10 @@ class GeneratedSamplesDisplay(Panels):
         return cls(real, generated, image_shape).plot(ax=ax)
 
     def _draw(self, own_figure: bool) -> None:
-        draw = self._plot_points if self.image_shape is None else self._plot_images
-        draw()
+        if self.image_shape is None:
+            self._plot_points()
+        else:
+            self._plot_images(*self.image_shape)
         for axes, title in zip(self.axes_, ("real", "generated"), strict=True):
             axes.set(title=title, xticks=[], yticks=[])
 
@@ -146,15 +148,12 @@ class GeneratedSamplesDisplay(Panels):
         for axes, points, color in zip(self.axes_, sides, COLORS, strict=False):
             axes.scatter(*points.T, s=10, c=color, alpha=0.6, linewidths=0)
         ends = np.concatenate(sides)
-        low, high = ends.min(axis=0), ends.max(axis=0)
-        margin = 0.05 * (high - low) + 1e-9
+        margin = 0.05 * np.ptp(ends, axis=0) + 1e-9
+        low, high = ends.min(axis=0) - margin, ends.max(axis=0) + margin
         for axes in self.axes_:
-            axes.set_xlim(low[0] - margin[0], high[0] + margin[0])
-            axes.set_ylim(low[1] - margin[1], high[1] + margin[1])
+            axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]))
 
-    def _plot_images(self):
-        assert self.image_shape is not None
-        height, width = self.image_shape
+    def _plot_images(self, height, width):
         side = min(8, math.isqrt(len(self.real)), math.isqrt(len(self.generated)))
         for axes, rows in zip(self.axes_, (self.real, self.generated), strict=True):
             grid = rows[: side * side].reshape(side, side, height, width).astype(float)
@@ -237,19 +236,17 @@ class GeneratorTrainingDisplay(Panels):
         display : GeneratorTrainingDisplay
             The drawn display.
         """
-        return cls(
-            check_vector(curve, "curve", "update"), check_vector(masses, "masses", "point")
-        ).plot(ax=ax)
+        curve = check_vector(curve, "curve", "update")
+        return cls(curve, check_vector(masses, "masses", "point")).plot(ax=ax)
 
     def _draw(self, own_figure: bool) -> None:
         curve, cells = self.axes_
         updates = np.arange(1, len(self.curve) + 1)
         window = max(1, len(self.curve) // 20)
         smooth = np.convolve(self.curve, np.full(window, 1 / window), mode="valid")
+        label = f"mean of the last {window}"
         curve.plot(updates, self.curve, lw=0.8, color=COLORS[0], alpha=0.35, label="each update")
-        curve.plot(
-            updates[window - 1 :], smooth, color=COLORS[0], label=f"mean of the last {window}"
-        )
+        curve.plot(updates[window - 1 :], smooth, color=COLORS[0], label=label)
         curve.set(title="distance of points and rows", xlabel="update", ylabel="distance")
         curve.legend(frameon=False, fontsize=8)
         masses = np.sort(self.masses)[::-1]

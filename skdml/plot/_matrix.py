@@ -129,24 +129,13 @@ class MetricMatrixDisplay(Panels):
 
     def _plot_spectrum(self, axes):
         eigenvalues = np.sort(self.metric.scale + self.metric.weights)[::-1]
-        axes.plot(
-            np.arange(1, len(eigenvalues) + 1),
-            eigenvalues,
-            "o-",
-            ms=3,
-            lw=1,
-            color=COLORS[0],
-            label="along the learned directions",
-        )
+        places = np.arange(1, len(eigenvalues) + 1)
+        style = {"ms": 3, "lw": 1, "color": COLORS[0], "label": "along the learned directions"}
+        axes.plot(places, eigenvalues, "o-", **style)
         outside = self.metric.n_features - self.metric.rank
         if outside and self.metric.scale > 0:
-            axes.axhline(
-                self.metric.scale,
-                color=COLORS[1],
-                lw=1,
-                ls="--",
-                label=f"in the other {outside:,} dimensions",
-            )
+            label = f"in the other {outside:,} dimensions"
+            axes.axhline(self.metric.scale, color=COLORS[1], lw=1, ls="--", label=label)
         axes.set(title="spectrum", xlabel="direction", ylabel="eigenvalue", yscale="log")
         axes.xaxis.get_major_locator().set_params(integer=True)
         add_legend(axes)

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..metrics import ndcg_by_query
 from ..utils._typing import MatrixLike
-from ._style import COLORS, Panels
+from ._style import COLORS, DASHES, Panels
 
 
 @dataclass(eq=False, repr=False)
@@ -138,30 +138,21 @@ class RankingDisplay(Panels):
 
     def _draw(self, own_figure: bool) -> None:
         measure = "NDCG" if self.k is None else f"NDCG@{self.k}"
-        self._plot_curves(self.axes_[0], measure)
-        self._plot_differences(self.axes_[1], measure)
-
-    def _plot_curves(self, axes, measure):
+        curves, bars = self.axes_
         share = np.linspace(0, 100, len(self.ndcg))
-        for values, name, color, style in zip(
-            (self.ndcg, self.other_ndcg), self.names, COLORS, ("-", "--"), strict=False
-        ):
-            label = f"{name}, mean {values.mean():.3f}"
-            axes.plot(share, np.sort(values)[::-1], style, color=color, label=label)
-        axes.set(title="all queries", xlabel="% of queries, best first", ylabel=measure)
-        axes.set_ylim(-0.02, 1.02)
-        axes.legend(frameon=False, fontsize=8, loc="lower left")
+        for i, values in enumerate((self.ndcg, self.other_ndcg)):
+            label = f"{self.names[i]}, mean {values.mean():.3f}"
+            style = {"color": COLORS[i], "linestyle": DASHES[i]}
+            curves.plot(share, np.sort(values)[::-1], label=label, **style)
+        curves.set(xlabel="% of queries, best first", ylabel=measure, ylim=(-0.02, 1.02))
+        curves.set_title("all queries")
+        curves.legend(frameon=False, fontsize=8, loc="lower left")
 
-    def _plot_differences(self, axes, measure):
         difference = np.sort(self.ndcg - self.other_ndcg)[::-1]
         better, worse = np.sum(difference > 0), np.sum(difference < 0)
         colors = np.where(difference > 0, COLORS[0], COLORS[1])
-        axes.bar(np.arange(len(difference)), difference, width=1.0, color=colors)
-        axes.axhline(0, color="black", lw=0.8)
-        axes.set(
-            title=f"{self.names[0]} better in {better}, worse in {worse}",
-            xlabel="query",
-            ylabel=f"difference in {measure}",
-        )
-        axes.title.set_fontsize(10)
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        bars.bar(np.arange(len(difference)), difference, width=1.0, color=colors)
+        bars.axhline(0, color="black", lw=0.8)
+        bars.set(xlabel="query", ylabel=f"difference in {measure}")
+        bars.set_title(f"{self.names[0]} better in {better}, worse in {worse}", fontsize=10)
+        bars.xaxis.get_major_locator().set_params(integer=True)

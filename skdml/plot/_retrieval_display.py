@@ -1,8 +1,9 @@
-"""Queries and their nearest neighbours, as images."""
+"""Displays of a search: recall at k, and queries with their nearest neighbours as images."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -12,19 +13,175 @@ from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_is_fitted
 
 from .._optional import optional_import
-from ..metrics._neighbors import Metric, nearest
+from ..metrics import recall_at_k
+from ..metrics._neighbors import Metric, check_sides, nearest
 from ..utils._typing import MatrixLike
-from ..utils.validation import check_embeddings
-from ._recall import map_gallery
-from ._style import RIGHT, WRONG, check_axis
+from ._style import RIGHT, WRONG, Panels, add_legend, add_line
 
 # Space between images, and between a query and its neighbours, in units of an image's side.
 _GAP = 0.12
 _QUERY_GAP = 0.3
 
 
+# Neighbours of the curve of recall.
+_KS = (1, 2, 4, 8, 16, 32)
+
+
 @dataclass(eq=False, repr=False)
-class RetrievalDisplay:
+class RecallCurveDisplay(Panels):
+    """Recall@k of a nearest-neighbour search, against k.
+
+    Recall@k is the share of queries with at least one sample of their class among the k nearest.
+    Use `from_estimator` or `from_predictions` to make one; give `ax` to draw several curves into
+    one picture.
+
+    Parameters
+    ----------
+    k : ndarray of shape (n_points,)
+        Numbers of neighbours.
+    recall : ndarray of shape (n_points,)
+        Recall at each of them, between 0 and 1.
+    name : str, default=None
+        What the curve is called in the legend.
+
+    Attributes
+    ----------
+    line_ : matplotlib Line2D
+        The curve.
+    ax_ : matplotlib Axes
+        Where it is drawn.
+    figure_ : matplotlib Figure
+        The figure around it.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_wine
+    >>> from skdml import GMMLTransformer
+    >>> from skdml.plot import RecallCurveDisplay
+    >>> X, y = load_wine(return_X_y=True)
+    >>> model = GMMLTransformer(random_state=0).fit(X[::2], y[::2])
+    >>> display = RecallCurveDisplay.from_predictions(X[1::2], y[1::2], name="input")
+    >>> learned = RecallCurveDisplay.from_estimator(model, X[1::2], y[1::2], ax=display.ax_)
+    >>> len(display.ax_.lines)
+    2
+    """
+
+    n_panels = 1
+    figsize = (4.6, 3.2)
+    k: Sequence[int] | NDArray
+    recall: NDArray
+    name: str | None = None
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator: Any,
+        X: MatrixLike,
+        y: ArrayLike,
+        *,
+        gallery: MatrixLike | None = None,
+        gallery_labels: ArrayLike | None = None,
+        **options: Any,
+    ) -> Self:
+        """Draw the recall of samples that a fitted transformer maps.
+
+        Parameters
+        ----------
+        estimator : estimator
+            Fitted, with `transform`.
+        X : array-like of shape (n_samples, ...)
+            The queries. Without `gallery` each is searched among all the others.
+        y : array-like of shape (n_samples,)
+            Their classes.
+        gallery : array-like of shape (n_gallery, ...), default=None
+            Samples to search instead, mapped by `transform_database` where the estimator has it.
+        gallery_labels : array-like of shape (n_gallery,), default=None
+            Their classes.
+        **options : dict
+            Other options of `from_predictions`: `k`, `metric` (such as `metric_` of a
+            :class:`~skdml.deep.DeepMetricEmbedder` that was trained by transport), `name` (by
+            default that of the estimator's class) and `ax`.
+
+        Returns
+        -------
+        display : RecallCurveDisplay
+            The drawn display.
+        """
+        check_is_fitted(estimator)
+        options = {"name": type(estimator).__name__, "gallery_labels": gallery_labels, **options}
+        gallery = map_gallery(estimator, gallery)
+        return cls.from_predictions(estimator.transform(X), y, gallery=gallery, **options)
+
+    @classmethod
+    def from_predictions(
+        cls,
+        X_embedded: ArrayLike,
+        y: ArrayLike,
+        *,
+        gallery: ArrayLike | None = None,
+        gallery_labels: ArrayLike | None = None,
+        k: Sequence[int] | NDArray | None = None,
+        metric: Metric = "euclidean",
+        name: str | None = None,
+        ax: Any = None,
+    ) -> Self:
+        """Draw the recall of embedded samples.
+
+        Parameters
+        ----------
+        X_embedded : array-like of shape (n_samples, n_features)
+            The queries. Without `gallery` each is searched among all the others.
+        y : array-like of shape (n_samples,)
+            Their classes.
+        gallery : array-like of shape (n_gallery, n_features), default=None
+            Embedded samples to search instead.
+        gallery_labels : array-like of shape (n_gallery,), default=None
+            Their classes.
+        k : sequence of int, default=None
+            Numbers of neighbours; None takes 1, 2, 4, 8, 16 and 32, as far as there are as many.
+        metric : str, callable or object, default="euclidean"
+            As in :func:`~skdml.metrics.recall_at_k`.
+        name : str, default=None
+            What the curve is called.
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a figure.
+
+        Returns
+        -------
+        display : RecallCurveDisplay
+            The drawn display.
+        """
+        if k is None:
+            searched = X_embedded if gallery is None else gallery
+            n_candidates = np.shape(searched)[0] - (gallery is None)
+            k = [number for number in _KS if number <= n_candidates]
+        k = np.unique(k)
+        recall = recall_at_k(
+            X_embedded, y, k.tolist(), gallery=gallery, gallery_labels=gallery_labels, metric=metric
+        )
+        return cls(k, recall, name).plot(ax=ax)
+
+    def _draw(self, own_figure: bool) -> None:
+        self.line_ = add_line(self.ax_, self.k, self.recall, label=self.name, ms=4)
+        self.ax_.set_xscale("log", base=2)
+        ticks = np.unique(np.concatenate([line.get_xdata() for line in self.ax_.lines]))
+        if len(ticks) <= 10:
+            self.ax_.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        self.ax_.set(xlabel="neighbours, k", ylabel="recall@k")
+        lowest = min(line.get_ydata().min() for line in self.ax_.lines)
+        margin = 0.05 * max(1 - lowest, 0.02)
+        self.ax_.set_ylim(lowest - margin, 1 + margin)
+        add_legend(self.ax_, loc="lower right")
+
+
+def map_gallery(estimator: Any, gallery: MatrixLike | None) -> NDArray | None:
+    """Return samples to be searched, as an estimator maps them: some have a map of their own."""
+    transform = getattr(estimator, "transform_database", estimator.transform)
+    return None if gallery is None else transform(gallery)
+
+
+@dataclass(eq=False, repr=False)
+class RetrievalDisplay(Panels):
     """Queries and their nearest neighbours as images, right and wrong ones marked.
 
     Each row is a query with its neighbours, nearest first. A right neighbour has a thin blue
@@ -64,11 +221,21 @@ class RetrievalDisplay:
     (4, 5)
     """
 
+    n_panels = 1
     queries: NDArray
     found: NDArray
     right: NDArray
     labels: Any = None
     cmap: str = "gray_r"
+
+    def __post_init__(self) -> None:
+        # Where images begin, in units of their width.
+        n_queries, k = self.right.shape
+        self._aspect = self.queries.shape[1] / self.queries.shape[2]
+        self._columns = np.r_[0, 1 + _GAP + _QUERY_GAP + np.arange(k) * (1 + _GAP)]
+        self._rows = np.arange(n_queries) * self._aspect * (1 + _GAP)
+        size = np.array([self._columns[-1] + 1.1, self._rows[-1] + self._aspect + 0.1])
+        self.figsize = tuple(min(0.9, 7.0 / size[0]) * size + [0.4, 0.3])
 
     @classmethod
     def from_estimator(
@@ -106,16 +273,10 @@ class RetrievalDisplay:
             The drawn display.
         """
         check_is_fitted(estimator)
-        embedded = None if gallery is None else map_gallery(estimator, gallery)
-        return cls.from_predictions(
-            estimator.transform(X),
-            y,
-            X,
-            gallery=embedded,
-            gallery_labels=gallery_labels,
-            gallery_images=gallery,
-            **options,
-        )
+        embedded = estimator.transform(X)
+        searched: dict[str, Any] = {"gallery_labels": gallery_labels, "gallery_images": gallery}
+        gallery = map_gallery(estimator, gallery)
+        return cls.from_predictions(embedded, y, X, gallery=gallery, **searched, **options)
 
     @classmethod
     def from_predictions(
@@ -189,64 +350,34 @@ class RetrievalDisplay:
             cmap,
         ).plot(ax=ax)
 
-    def plot(self, ax: Any = None) -> Self:
-        """Draw the images.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, default=None
-            Where to draw; None makes a figure.
-
-        Returns
-        -------
-        display : RetrievalDisplay
-            Itself.
-        """
+    def _draw(self, own_figure: bool) -> None:
         patches = optional_import("matplotlib.patches", type(self).__name__)
-        n_queries, k = self.right.shape
-        height, width = self.queries.shape[1:3]
-        aspect = height / width
-        columns = np.r_[0, 1 + _GAP + _QUERY_GAP + np.arange(k) * (1 + _GAP)]
-        rows = np.arange(n_queries) * aspect * (1 + _GAP)
-        size = np.array([columns[-1] + 1.1, rows[-1] + aspect + 0.1])
-        figsize = min(0.9, 7.0 / size[0]) * size + [0.4, 0.3]
-        self.figure_, self.ax_ = check_axis(ax, type(self).__name__, figsize=figsize)
+        columns, rows, aspect = self._columns, self._rows, self._aspect
         for query, found, right, y in zip(self.queries, self.found, self.right, rows, strict=True):
-            self._draw(query, 0, y, aspect, self.queries)
+            self._show(query, 0, y, self.queries)
             for image, is_right, x in zip(found, right, columns[1:], strict=True):
-                self._draw(image, x, y, aspect, self.found)
-                color, line_width = (RIGHT, 1.2) if is_right else (WRONG, 3)
-                frame = patches.Rectangle(
-                    (x, y), 1, aspect, fill=False, color=color, lw=line_width, clip_on=False
-                )
-                self.ax_.add_patch(frame)
+                self._show(image, x, y, self.found)
+                frame = {"color": RIGHT, "lw": 1.2} if is_right else {"color": WRONG, "lw": 3}
+                frame |= {"fill": False, "clip_on": False}
+                self.ax_.add_patch(patches.Rectangle((x, y), 1, aspect, **frame))
                 if not is_right:
-                    self._cross(x, y)
+                    box = {"facecolor": WRONG, "edgecolor": "none", "pad": 0.6}
+                    style = {"color": "white", "fontsize": 9, "ha": "right", "va": "top"}
+                    self.ax_.text(x + 0.97, y + 0.03, "×", bbox=box, **style)
         self.ax_.set(xlim=(-0.05, columns[-1] + 1.05), aspect="equal")
         self.ax_.set_ylim(rows[-1] + aspect + 0.05, -0.05)
         self.ax_.spines[:].set_visible(False)
         self.ax_.tick_params(length=0, labelsize=8)
         self.ax_.xaxis.tick_top()
-        self.ax_.set_xticks(columns + 0.5, ["query", *range(1, k + 1)])
-        labels = [""] * n_queries if self.labels is None else self.labels
+        self.ax_.set_xticks(columns + 0.5, ["query", *range(1, len(columns))])
+        labels = [""] * len(rows) if self.labels is None else self.labels
         self.ax_.set_yticks(rows + aspect / 2, labels)
-        return self
 
-    def _draw(self, image, x, y, aspect, group):
+    def _show(self, image, x, y, group):
         options = {}
         if image.ndim == 2:  # all of a group have the same greys
             options = {"cmap": self.cmap, "vmin": group.min(), "vmax": group.max()}
-        self.ax_.imshow(image, extent=(x, x + 1, y + aspect, y), **options)
-
-    def _cross(self, x, y):
-        self.ax_.text(
-            *(x + 0.97, y + 0.03, "×"),
-            color="white",
-            fontsize=9,
-            ha="right",
-            va="top",
-            bbox={"facecolor": WRONG, "edgecolor": "none", "pad": 0.6},
-        )
+        self.ax_.imshow(image, extent=(x, x + 1, y + self._aspect, y), **options)
 
 
 def choose_queries(y: NDArray, n_queries: int) -> NDArray:
@@ -272,12 +403,7 @@ def check_queries(queries: ArrayLike, y: NDArray) -> NDArray:
 
 def search(X: Any, gallery: Any, queries: NDArray, k: int, metric: Metric) -> NDArray:
     """Return the nearest k rows of the gallery (None: the other rows of X) for some rows of X."""
-    X = check_embeddings(X, "X_embedded")
-    Y = X
-    if gallery is not None:
-        gallery = check_embeddings(gallery, "gallery")
-        dtype = np.result_type(X, gallery)
-        X, Y = X.astype(dtype), gallery.astype(dtype)
+    X, Y = check_sides(X, gallery, "X_embedded")
     n_candidates = len(Y) - (gallery is None)
     if not isinstance(k, (int, np.integer)) or not 1 <= k <= n_candidates:
         raise ValueError(

@@ -21,18 +21,16 @@ RIGHT, WRONG = COLORS[0], COLORS[1]
 
 
 def class_styles() -> Iterator[tuple[str, str]]:
-    """Yield (colour, marker) for one class after the other."""
-    for marker, color in itertools.cycle(itertools.product(MARKERS, COLORS)):
-        yield color, marker
+    """Return (marker, colour) for one class after the other, without end."""
+    return itertools.cycle(itertools.product(MARKERS, COLORS))
 
 
-def line_style(number: int) -> dict[str, Any]:
-    """Return colour, marker and dashes of the line with this number in its axes."""
-    return {
-        "color": COLORS[number % len(COLORS)],
-        "marker": MARKERS[number % len(MARKERS)],
-        "linestyle": DASHES[number % len(DASHES)],
-    }
+def add_line(axes: Any, x: Any, y: Any, **options: Any) -> Any:
+    """Draw a line whose colour, marker and dashes the lines before it do not have."""
+    styles = {"color": COLORS, "marker": MARKERS, "linestyle": DASHES}
+    number = len(axes.lines)
+    own = {name: values[number % len(values)] for name, values in styles.items()}
+    return axes.plot(x, y, **{**own, **options})[0]
 
 
 def add_legend(axes: Any, **options: Any) -> None:
@@ -54,26 +52,8 @@ def check_vector(values: ArrayLike, name: str, entry: str, finite: bool = True) 
     return values
 
 
-def check_axis(ax: Any, user: str, **figure_options: Any) -> tuple[Any, Any]:
-    """Return one axes: the given one, or that of a new figure."""
-    figure, axes = check_axes(ax, 1, user, **figure_options)
-    return figure, axes[0]
-
-
-def check_axes(ax: Any, n_axes: int, user: str, **figure_options: Any) -> tuple[Any, NDArray]:
-    """Return `n_axes` axes: the given ones, or those of a new figure."""
-    pyplot = optional_import("matplotlib.pyplot", user)
-    if ax is None:
-        figure, axes = pyplot.subplots(1, n_axes, layout="constrained", **figure_options)
-        return figure, np.atleast_1d(axes)
-    axes = np.atleast_1d(np.asarray(ax, dtype=object)).ravel()
-    if len(axes) != n_axes:
-        raise ValueError(f"ax must be {n_axes} axes for {user}, got {len(axes)}.")
-    return axes[0].figure, axes
-
-
 class Panels:
-    """Base of displays with panels side by side, which `_draw` fills.
+    """Base of displays: panels side by side, which `_draw` fills.
 
     Attributes
     ----------
@@ -88,12 +68,17 @@ class Panels:
     axes_: NDArray
     figure_: Any
 
+    @property
+    def ax_(self) -> Any:
+        """The first panel."""
+        return self.axes_[0]
+
     def plot(self, ax: Any = None) -> Self:
-        """Draw the panels.
+        """Draw the display.
 
         Parameters
         ----------
-        ax : sequence of matplotlib Axes, default=None
+        ax : matplotlib Axes or sequence of them, default=None
             One for each panel; None makes a figure.
 
         Returns
@@ -101,9 +86,15 @@ class Panels:
         display : Display
             Itself.
         """
-        self.figure_, self.axes_ = check_axes(
-            ax, self.n_panels, type(self).__name__, figsize=self.figsize
-        )
+        name, n_panels = type(self).__name__, self.n_panels
+        pyplot = optional_import("matplotlib.pyplot", name)
+        axes = ax
+        if ax is None:
+            axes = pyplot.subplots(1, n_panels, layout="constrained", figsize=self.figsize)[1]
+        self.axes_ = np.atleast_1d(np.asarray(axes, dtype=object)).ravel()
+        if len(self.axes_) != n_panels:
+            raise ValueError(f"ax must be {n_panels} axes for {name}, got {len(self.axes_)}.")
+        self.figure_ = self.axes_[0].figure
         self._draw(own_figure=ax is None)
         return self
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 from scipy.special import expit
 
@@ -39,8 +40,8 @@ class Partials(NamedTuple):
 
 
 def gaussian_scores(
-    squared: NDArray, weights: NDArray, widths: NDArray, signs: NDArray, derive: bool = True
-) -> tuple[NDArray, Partials | None]:
+    squared: NDArray, weights: NDArray, widths: NDArray, signs: NDArray
+) -> tuple[NDArray, Partials]:
     r"""Score by a soft minimum of distances to ideal documents, less that to anti-ideal ones.
 
     .. math:: f = \log \sum_{r\ ideal} \Phi_r e^{-\rho_r d_r^2}
@@ -59,14 +60,12 @@ def gaussian_scores(
         rho as its softplus: ``log(1 + exp(widths))``.
     signs : ndarray of shape (n_anchors,)
         +1 for ideal documents, which come first, -1 for anti-ideal ones.
-    derive : bool, default=True
-        Whether to compute the derivatives.
 
     Returns
     -------
     scores : ndarray of shape (n_rows,)
         f.
-    partials : Partials or None
+    partials : Partials
         Its derivatives.
     """
     rho = np.logaddexp(0, widths)
@@ -78,21 +77,17 @@ def gaussian_scores(
         if terms.shape[1] == 0:
             continue
         largest = terms.max(axis=1, keepdims=True)
-        terms -= largest
-        np.exp(terms, out=terms)
+        np.exp(terms - largest, out=terms)
         total = terms.sum(axis=1, keepdims=True)
         scores += sign * (largest + np.log(total))[:, 0]
-        if derive:
-            terms *= sign / total
-    if not derive:
-        return scores, None
+        terms *= sign / total
     shares = exponents
     return scores, Partials(-rho * shares, shares, -shares * squared * expit(widths))
 
 
 def damped_scores(
-    squared: NDArray, weights: NDArray, widths: NDArray, signs: NDArray, derive: bool = True
-) -> tuple[NDArray, Partials | None]:
+    squared: NDArray, weights: NDArray, widths: NDArray, signs: NDArray
+) -> tuple[NDArray, Partials]:
     r"""Score by distances that are damped by their exponential, equation 4.12 of the thesis.
 
     .. math:: f = -\sum_r \Phi_r\, e^{-d_r} d_r
@@ -107,8 +102,6 @@ def damped_scores(
     distance = np.sqrt(squared)
     decay = np.exp(-distance)
     scores = -np.sum(weights * decay * distance, axis=1)
-    if not derive:
-        return scores, None
     # the derivative of the root has a pole at zero distance, where an anchor is its own document
     slope = decay * (1 - distance) / (2 * np.maximum(distance, 1e-6))
     return scores, Partials(-weights * slope, -decay * distance, np.zeros_like(squared))
@@ -144,11 +137,6 @@ class AnchorModel:
     widths: NDArray
     scale: NDArray
     factors: NDArray
-
-    @property
-    def phi(self) -> NDArray:
-        """Phi of each anchor."""
-        return self.phi_of(self.weights)
 
     def phi_of(self, weights: NDArray) -> NDArray:
         """Return Phi, given weights as the kernel takes them."""
@@ -206,14 +194,11 @@ class AnchorModel:
     ) -> NDArray:
         """Return the scores of rows; `weights` may differ from row to row."""
         weights = self.weights if weights is None else weights
-        squared = self.squared_distances(X, quadratic)
-        return KERNELS[self.kernel](squared, weights, self.widths, self.signs, derive=False)[0]
+        return self.evaluate(self.squared_distances(X, quadratic), weights)[0]
 
     def evaluate(self, squared: NDArray, weights: NDArray) -> tuple[NDArray, Partials]:
         """Return scores and their partial derivatives, given squared distances."""
-        scores, partials = KERNELS[self.kernel](squared, weights, self.widths, self.signs)
-        assert partials is not None
-        return scores, partials
+        return KERNELS[self.kernel](squared, weights, self.widths, self.signs)
 
     def scores_by_example(self, X: NDArray, examples: NDArray) -> NDArray:
         """Score rows by their negative squared distance to their query, a row of features each.
@@ -228,7 +213,7 @@ class AnchorModel:
         # a query may be an ideal document itself, and weights may all be zero
         nearest = np.maximum(squared.min(axis=1), 1e-12 * squared.max(axis=1) + tiny)
         closeness = np.exp(1 - squared / nearest[:, None])
-        shares = closeness * np.maximum(self.phi[ideal], tiny)
+        shares = closeness * np.maximum(self.phi_of(self.weights[ideal]), tiny)
         shares /= shares.sum(axis=1, keepdims=True)
         return -np.sum(shares * self.quadratic(X - examples)[:, ideal], axis=1)
 
@@ -257,27 +242,19 @@ def build_model(
     metrics = [local.metric for local in locals_]
     n_anchors = len(metrics)
     if learn_metrics:
-        factors, scale = np.array([_full_factor(metric) for metric in metrics]), np.zeros(n_anchors)
+        spectra = [np.linalg.eigh(metric.matrix()) for metric in metrics]
+        factors = np.array([np.sqrt(np.maximum(w, 0))[:, None] * v.T for w, v in spectra])
+        scale = np.zeros(n_anchors)
     else:
         rank = max(metric.rank for metric in metrics)
         factors = np.zeros((n_anchors, rank, metrics[0].n_features))
         for factor, metric in zip(factors, metrics, strict=True):
             factor[: metric.rank] = np.sqrt(metric.weights)[:, None] * metric.directions
         scale = np.array([metric.scale for metric in metrics])
-    return AnchorModel(
-        kernel,
-        np.array([local.anchor for local in locals_]),
-        np.where(np.arange(n_anchors) < n_ideal, 1.0, -1.0),
-        np.full(n_anchors, 1.0 if kernel == "damped" else 0.0),
-        np.zeros(n_anchors),
-        scale,
-        factors,
-    )
-
-
-def _full_factor(metric):
-    eigenvalues, vectors = np.linalg.eigh(metric.matrix())
-    return np.sqrt(np.maximum(eigenvalues, 0))[:, None] * vectors.T
+    anchors = np.array([local.anchor for local in locals_])
+    signs = np.where(np.arange(n_anchors) < n_ideal, 1.0, -1.0)
+    weights = np.full(n_anchors, 1.0 if kernel == "damped" else 0.0)
+    return AnchorModel(kernel, anchors, signs, weights, np.zeros(n_anchors), scale, factors)
 
 
 @dataclass(frozen=True)
@@ -305,13 +282,10 @@ class QueryWeights:
         """Return the weights of each row of some queries, or None where all share theirs."""
         if not self.own:
             return None
-        known = [self.own.get(name) for name in ids]
-        weights = np.array(
-            [
-                self._unseen(X[queries.rows(number)]) if found is None else found
-                for number, found in enumerate(known)
-            ]
-        )
+        weights = [
+            self.own[name] if name in self.own else self._unseen(X[queries.rows(number)])
+            for number, name in enumerate(ids)
+        ]
         return np.repeat(weights, queries.sizes, axis=0)
 
     def _unseen(self, documents):
@@ -331,23 +305,18 @@ class LocalMetric(NamedTuple):
 
 
 def learn_local_metrics(
-    ranked: RankedQueries,
-    n_metrics: int,
-    reg: float,
-    rng: np.random.Generator,
-    *,
-    anti: bool,
-    n_jobs: int | None = None,
-    client: Any = None,
+    ranked: RankedQueries, n_metrics: int, reg: float, rng: Generator, anti: bool, **workers: Any
 ) -> list[LocalMetric]:
-    """Learn so many local metrics, in parallel, and with `anti` as many of anti-ideal documents."""
+    """Learn so many local metrics, and with `anti` as many of anti-ideal documents.
+
+    They are learned in parallel; `workers` are the options of `make_shards`.
+    """
     kinds = [False, True] if anti else [False]
     groups = [group for _ in kinds for group in draw_groups(ranked, n_metrics, rng)]
     seeds = rng.integers(2**31, size=len(groups)).tolist()
     own = list(zip(np.repeat(kinds, n_metrics).tolist(), seeds, strict=True))
     rank = max(_MIN_RANK, _RANK_BUDGET // n_metrics)
-    blocks = [ranked.take(group) for group in groups]
-    with make_shards(blocks, n_jobs=n_jobs, client=client) as shards:
+    with make_shards([ranked.take(group) for group in groups], **workers) as shards:
         return shards.map(_learn_one, reg, rank, each=own)
 
 
@@ -356,7 +325,7 @@ def _learn_one(group, own, reg, rank):
     return learn_local_metric(group, anti, seed, reg, rank)
 
 
-def draw_groups(ranked: RankedQueries, n_groups: int, rng: np.random.Generator) -> list[NDArray]:
+def draw_groups(ranked: RankedQueries, n_groups: int, rng: Generator) -> list[NDArray]:
     """Draw groups of queries: one at random and those whose best documents are like its own.
 
     Several groups have up to twice their share, so that they overlap; a single group is of all
@@ -373,11 +342,8 @@ def draw_groups(ranked: RankedQueries, n_groups: int, rng: np.random.Generator) 
     sums = np.add.reduceat(ranked.features * best[:, None], ranked.starts[:-1])
     centres = sums / counts[:, None]
     first = rng.choice(n_queries, n_groups, replace=n_groups > n_queries)
-    groups = []
-    for query in first:
-        distance = np.sum((centres - centres[query]) ** 2, axis=1)
-        groups.append(np.sort(np.argsort(distance, kind="stable")[:size]))
-    return groups
+    distances = [np.sum((centres - centre) ** 2, axis=1) for centre in centres[first]]
+    return [np.sort(np.argsort(distance, kind="stable")[:size]) for distance in distances]
 
 
 def top_and_bottom(ranked: RankedQueries) -> tuple[NDArray, NDArray]:
@@ -410,8 +376,7 @@ def group_scatter(group: RankedQueries, anti: bool) -> tuple[NDArray, NDArray]:
 
 
 def _weighted_gram(X, weight):
-    used = weight > 0
-    X = X[used] * np.sqrt(weight[used])[:, None]
+    X = X[weight > 0] * np.sqrt(weight[weight > 0])[:, None]
     return X.T @ X
 
 

@@ -24,8 +24,27 @@ _MIN_QUERIES = 10
 _FAR = 1e60
 
 
+class _ByQuery:
+    """Rows that come query by query."""
+
+    starts: NDArray
+
+    @property
+    def sizes(self) -> NDArray:
+        """The number of rows of each query."""
+        return np.diff(self.starts)
+
+    def codes(self) -> NDArray:
+        """Return the query of each row."""
+        return np.repeat(np.arange(len(self.starts) - 1), self.sizes)
+
+    def ends(self) -> NDArray:
+        """Return for each row where its query ends."""
+        return np.repeat(self.starts[1:], self.sizes)
+
+
 @dataclass(frozen=True)
-class Queries:
+class Queries(_ByQuery):
     """Which rows belong to which query.
 
     Attributes
@@ -42,16 +61,14 @@ class Queries:
     order: NDArray
     starts: NDArray
 
-    @property
-    def sizes(self) -> NDArray:
-        """The number of rows of each query."""
-        return np.diff(self.starts)
+    def take(self, numbers: NDArray) -> Queries:
+        """Return some of the queries, in the order of `numbers`."""
+        rows, starts, _ = _locate(self.starts, numbers)
+        return Queries(self.ids[numbers], self.order[rows], starts)
 
     def by_size(self) -> Queries:
         """Return the same queries, small ones first: what is sorted by size is faster to rank."""
-        by_size = np.argsort(self.sizes, kind="stable")
-        rows, starts, _ = _locate(self.starts, by_size)
-        return Queries(self.ids[by_size], self.order[rows], starts)
+        return self.take(np.argsort(self.sizes, kind="stable"))
 
     def chunks(self, n_rows: int) -> Iterator[Queries]:
         """Yield the queries in parts of about that many rows; a longer one is a part of its own."""
@@ -59,10 +76,7 @@ class Queries:
         while begin < len(self.ids):
             limit = self.starts[begin] + n_rows
             end = max(begin + 1, int(np.searchsorted(self.starts, limit, side="right")) - 1)
-            starts = self.starts[begin : end + 1]
-            yield Queries(
-                self.ids[begin:end], self.order[starts[0] : starts[-1]], starts - starts[0]
-            )
+            yield self.take(np.arange(begin, end))
             begin = end
 
     def rows(self, query: int) -> NDArray:
@@ -76,19 +90,15 @@ def group_rows(qid: ArrayLike | None, n_rows: int, name: str = "qid") -> Queries
         return Queries(np.zeros(1, dtype=np.intp), np.arange(n_rows), np.array([0, n_rows]))
     ids, codes = encode(check_vector(qid, name, n_rows), name)
     # Names of queries have no meaning: their order must not matter.
-    first = np.full(len(ids), n_rows)
-    np.minimum.at(first, codes, np.arange(n_rows))
-    by_appearance = np.argsort(first)
-    position = np.empty_like(by_appearance)
-    position[by_appearance] = np.arange(len(ids))
-    codes = position[codes]
+    by_appearance = np.argsort(np.unique(codes, return_index=True)[1])
+    codes = np.argsort(by_appearance)[codes]
     order = np.argsort(codes, kind="stable")
     starts = np.append(0, np.cumsum(np.bincount(codes)))
     return Queries(ids[by_appearance], order, starts)
 
 
 @dataclass(frozen=True)
-class RankedQueries:
+class RankedQueries(_ByQuery):
     """Documents of queries that have more than one grade, sorted by query, then best grade first.
 
     Attributes
@@ -116,25 +126,11 @@ class RankedQueries:
         """The number of queries."""
         return len(self.starts) - 1
 
-    @property
-    def sizes(self) -> NDArray:
-        """The number of rows of each query."""
-        return np.diff(self.starts)
-
-    def codes(self) -> NDArray:
-        """Return the query of each row."""
-        return np.repeat(np.arange(self.n_queries), self.sizes)
-
     def take(self, numbers: NDArray) -> RankedQueries:
         """Return some of the queries, in the order of `numbers`."""
         rows, starts, shift = _locate(self.starts, numbers)
-        return RankedQueries(
-            self.features[rows],
-            self.grades[rows],
-            self.gains[rows],
-            starts,
-            self.lower[rows] - shift,
-        )
+        features, grades, gains = self.features[rows], self.grades[rows], self.gains[rows]
+        return RankedQueries(features, grades, gains, starts, self.lower[rows] - shift)
 
     def rows(self, numbers: NDArray) -> NDArray:
         """Return the rows of some queries."""
@@ -157,7 +153,7 @@ def sort_queries(
     The rows come query by query. Also returns the positions in ``queries.ids`` of the queries that
     are kept.
     """
-    codes = np.repeat(np.arange(len(queries.ids)), queries.sizes)
+    codes = queries.codes()
     best = np.maximum.reduceat(grades, queries.starts[:-1])
     worst = np.minimum.reduceat(grades, queries.starts[:-1])
     used = np.flatnonzero(best > worst)
@@ -165,13 +161,8 @@ def sort_queries(
     order = order[(best > worst)[codes[order]]]
     grades, codes = grades[order], codes[order]
     starts = np.append(0, np.cumsum(queries.sizes[used]))
-    return RankedQueries(
-        features[order],
-        grades,
-        _normalised_gains(grades, best[codes], starts),
-        starts,
-        _first_lower(grades, codes),
-    ), used
+    gains = _normalised_gains(grades, best[codes], starts)
+    return RankedQueries(features[order], grades, gains, starts, _first_lower(grades, codes)), used
 
 
 def _normalised_gains(grades, best, starts):
@@ -180,8 +171,7 @@ def _normalised_gains(grades, best, starts):
     sizes = np.diff(starts)
     position = np.arange(len(grades)) - np.repeat(starts[:-1], sizes)
     discounted = np.where(position < CUTOFF, gains / np.log2(position + 2.0), 0.0)
-    ideal = np.add.reduceat(discounted, starts[:-1]) if len(starts) > 1 else np.empty(0)
-    return gains / np.repeat(ideal, sizes)
+    return gains / np.repeat(np.add.reduceat(discounted, starts[:-1]), sizes)
 
 
 def _first_lower(grades, codes):
@@ -213,10 +203,7 @@ def mean_ndcg_of(scores: NDArray, ranked: RankedQueries) -> float:
     the model instead.
     """
     # Reversed, a stable sort puts the lower grade first where scores are equal.
-    sizes = ranked.sizes
-    mirrored = np.arange(len(scores)) - np.repeat(ranked.starts[:-1], sizes)
-    back = np.repeat(ranked.starts[1:] - 1, sizes) - mirrored
-    position = positions(scores[back], ranked.starts)[back]
+    position = positions(scores[::-1], len(scores) - ranked.starts[::-1])[::-1]
     discount = np.where(position < CUTOFF, discounts(position), 0.0)
     return float(np.sum(ranked.gains * discount) / ranked.n_queries)
 
@@ -246,7 +233,7 @@ class Normalizer:
 
     def features(self, X: NDArray, queries: Queries) -> NDArray:
         """Return the features of the documents of queries, in the order of ``queries.order``."""
-        return _clip(self.unclipped(X, queries))
+        return np.clip(self.unclipped(X, queries), -_FAR, _FAR)
 
     def unclipped(self, X: NDArray, queries: Queries) -> NDArray:
         """Return the features of documents of any scale, before there is a unit for them."""
@@ -260,16 +247,13 @@ class Normalizer:
         used = self.used
         if used is None:
             used = np.ones((3 if self.normalize == "both" else 2, len(values)), dtype=bool)
-        counts = used.sum(axis=1)
-        features = np.empty((counts.sum(), len(X)))
-        z_scores, ranks, *scaled = np.split(features, np.cumsum(counts)[:-1])
-        standardise(values[used[0]], queries.starts, self.unit, out=z_scores)
-        rank_values(values[used[1]], queries.starts, _RANK_SCALE * self.unit, out=ranks)
-        if scaled and self.scale is not None:
-            np.multiply(values[used[2]], (self.unit / self.scale[used[2]])[:, None], out=scaled[0])
-        return features.T
+        views = [standardise(values[used[0]], queries.starts, self.unit)]
+        views.append(rank_values(values[used[1]], queries.starts, _RANK_SCALE * self.unit))
+        if self.scale is not None:
+            views.append(values[used[2]] * (self.unit / self.scale[used[2]])[:, None])
+        return np.concatenate(views).T
 
-    def place(self, X: NDArray, candidates: Candidates) -> NDArray:
+    def place(self, X: NDArray, documents: NDArray) -> NDArray:
         """Return the features of rows relative to the documents of one query.
 
         The rows do not change each other's features; the documents themselves get what `features`
@@ -278,17 +262,13 @@ class Normalizer:
         with np.errstate(over="ignore"):
             parts = []
             if self.normalize in ("query", "both"):
-                parts = [candidates.z_scores(X), _RANK_SCALE * candidates.ranks(X)]
+                parts = [_place_z_scores(X, documents), _RANK_SCALE * _place_ranks(X, documents)]
             if self.normalize != "query":
                 parts.append(X if self.normalize is None else X / self.scale)
             features = np.hstack(parts)
             if self.used is not None:
                 features = features[:, self.used.ravel()]
-            return _clip(features * self.unit)
-
-
-def _clip(features):
-    return np.clip(features, -_FAR, _FAR, out=features)
+            return np.clip(features * self.unit, -_FAR, _FAR)
 
 
 def fit_normalizer(
@@ -359,8 +339,8 @@ def column_scale(X: NDArray) -> NDArray:
     return np.where(scale > 0, scale, 1.0)
 
 
-def standardise(values: NDArray, starts: NDArray, unit: float, out: NDArray) -> None:
-    """Write z-scores within segments of each row, times `unit`, to `out`.
+def standardise(values: NDArray, starts: NDArray, unit: float) -> NDArray:
+    """Return z-scores within segments of each row, times `unit`.
 
     Values that are all the same give zeros.
     """
@@ -368,31 +348,28 @@ def standardise(values: NDArray, starts: NDArray, unit: float, out: NDArray) -> 
     # Huge values must not overflow when they are squared.
     largest = np.maximum.reduceat(np.abs(values), starts[:-1], axis=1)
     largest[largest == 0] = 1.0
-    np.divide(values, np.repeat(largest, sizes, axis=1), out=out)
+    out = values / np.repeat(largest, sizes, axis=1)
     out -= np.repeat(np.add.reduceat(out, starts[:-1], axis=1) / sizes, sizes, axis=1)
     deviation = np.sqrt(np.add.reduceat(out * out, starts[:-1], axis=1) / sizes)
     with np.errstate(divide="ignore"):
         factor = np.where(deviation > 8 * np.finfo(float).eps, unit / deviation, 0.0)
-    out *= np.repeat(factor, sizes, axis=1)
+    return out * np.repeat(factor, sizes, axis=1)
 
 
-def rank_values(values: NDArray, starts: NDArray, unit: float, out: NDArray) -> None:
-    """Write ranks within segments of each row to `out`; equal values share a mean rank.
+def rank_values(values: NDArray, starts: NDArray, unit: float) -> NDArray:
+    """Return ranks within segments of each row; equal values share a mean rank.
 
     Ranks lie between ``-unit``, which would be below all, and ``unit``, above all.
     """
-    for block, found in zip(_blocks(values, starts), _blocks(out, starts), strict=True):
-        size = block.shape[-1]
-        found[...] = (rankdata(block, axis=-1) - (size + 1) / 2) * (2 * unit / size)
-
-
-def _blocks(array, starts):
-    """Yield views of shape (n_features, n_segments, size): neighbouring segments of one size."""
-    sizes = np.diff(starts)
+    sizes, ranks = np.diff(starts), np.empty_like(values)
+    # neighbouring segments of one size at once
     firsts = np.append(np.flatnonzero(np.diff(sizes, prepend=-1)), len(sizes))
     for first, last in itertools.pairwise(firsts):
-        block = array[:, starts[first] : starts[last]]
-        yield block.reshape(len(array), last - first, sizes[first])
+        part, size = slice(starts[first], starts[last]), sizes[first]
+        block = values[:, part].reshape(len(values), last - first, size)
+        found = (rankdata(block, axis=-1) - (size + 1) / 2) * (2 * unit / size)
+        ranks[:, part] = found.reshape(values[:, part].shape)
+    return ranks
 
 
 def choose_views(ranked: RankedQueries, n_features: int) -> NDArray:
@@ -442,35 +419,22 @@ def choose_views(ranked: RankedQueries, n_features: int) -> NDArray:
     return used
 
 
-class Candidates:
-    """The documents of one query, among which another one can be placed.
+def _place_z_scores(X, documents):
+    """Return z-scores of rows, by the mean and the deviation of the documents of a query."""
+    largest = np.abs(documents).max(axis=0)
+    unit = np.where(largest > 0, largest, 1.0)  # huge values are not squared
+    scaled = documents / unit
+    deviation = scaled.std(axis=0)
+    varies = deviation > 8 * np.finfo(float).eps
+    z_scores = (X / unit - scaled.mean(axis=0)) / np.where(varies, deviation, 1.0)
+    return np.where(varies, z_scores, 0.0)
 
-    Parameters
-    ----------
-    documents : ndarray of shape (n_documents, n_features)
-        The documents.
-    """
 
-    def __init__(self, documents: NDArray) -> None:
-        largest = np.abs(documents).max(axis=0)
-        self._unit = np.where(largest > 0, largest, 1.0)  # huge values are not squared
-        scaled = documents / self._unit
-        self._mean, deviation = scaled.mean(axis=0), scaled.std(axis=0)
-        self._varies = deviation > 8 * np.finfo(float).eps
-        self._deviation = np.where(self._varies, deviation, 1.0)
-        self._ordered = np.sort(documents, axis=0)
-
-    def z_scores(self, X: NDArray) -> NDArray:
-        """Return z-scores of rows, by the mean and the deviation of the documents."""
-        z_scores = (X / self._unit - self._mean) / self._deviation
-        z_scores[:, ~self._varies] = 0.0
-        return z_scores
-
-    def ranks(self, X: NDArray) -> NDArray:
-        """Return ranks of rows among the documents, between -1 and 1."""
-        ranks = np.empty_like(X)
-        for column, values, ordered in zip(ranks.T, X.T, self._ordered.T, strict=True):
-            below = np.searchsorted(ordered, values, side="left")
-            not_above = np.searchsorted(ordered, values, side="right")
-            column[:] = (below + not_above) / len(ordered) - 1
-        return ranks
+def _place_ranks(X, documents):
+    """Return ranks of rows among the documents of a query, between -1 and 1."""
+    ranks = np.empty_like(X)
+    for column, values, ordered in zip(ranks.T, X.T, np.sort(documents, axis=0).T, strict=True):
+        below = np.searchsorted(ordered, values, side="left")
+        not_above = np.searchsorted(ordered, values, side="right")
+        column[:] = (below + not_above) / len(ordered) - 1
+    return ranks

@@ -15,34 +15,18 @@ from sklearn.utils.validation import check_is_fitted
 from .._parallel import computed, find_client, limit_threads
 from ..linear import MahalanobisMetric
 from ..metrics import mean_ndcg, ndcg_by_query
+from ..utils import validation as checks
 from ..utils._bases import BaseEstimator
 from ..utils._fit import FitProgress, fit_method
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions, validate_rows
 from ..utils._typing import MatrixLike, RandomStateLike, Request
-from ..utils.validation import (
-    as_dense,
-    check_given,
-    check_grades,
-    check_named_array,
-    check_numbers,
-    check_scale,
-)
 from ._anchor_model import AnchorModel, QueryWeights, build_model, learn_local_metrics
-from ._documents import (
-    Candidates,
-    Normalizer,
-    RankedQueries,
-    column_scale,
-    fit_normalizer,
-    group_rows,
-    sort_queries,
-)
+from ._documents import Normalizer, column_scale, fit_normalizer, group_rows, sort_queries
 from ._local_gmml_training import fit_query_weights, train
 
 # Held out to choose the epoch where no validation queries are given.
 _HELD_OUT = 0.2
 _MIN_HELD_OUT = 2
-_PATIENCE = 10
 # Documents may be of any scale up to 2 to this power.
 _MOST_EXPONENT = 950
 # Rows that are scored at a time, in whole queries.
@@ -180,7 +164,7 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
     history_: dict[str, list[float]]
     _model: AnchorModel
     _normalizer: Normalizer
-    _candidates: Candidates | None
+    _documents: NDArray | None
     _weights: QueryWeights
 
     if TYPE_CHECKING:  # scikit-learn makes these from the signatures, for metadata routing
@@ -283,7 +267,7 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
         self.support_ = np.full(X.shape[1], True) if used is None else np.any(used, axis=0)
         self._normalizer = normalizer
         # Without qid, there is one query, and documents to be scored belong to it.
-        self._candidates = Candidates(X) if qid is None else None
+        self._documents = X.copy() if qid is None else None
         training, validation = ranked, None
         if self.early_stopping and given is not None:
             validation = _sort_validation(normalizer, *given)
@@ -302,7 +286,7 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
                 )
             model = self._build(training, rng, client)
             model, self.history_ = self._train(model, training, validation, rng, progress)
-            self.__dict__.update(_model_attributes(model))
+            self.__dict__.update(_attributes(model))
             if self.query_weights != "shared":
                 own = fit_query_weights(model, ranked, self.loss, self.max_epochs, rng)
                 # Without qid, the one query of predict is that of fit.
@@ -316,29 +300,22 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
 
     def _check_documents(self, X, y, qid, reset=False, suffix=""):
         hint = " Pass the relevance of each document."
-        check_given(y, type(self).__name__, hint, f"y{suffix}")
+        checks.check_given(y, type(self).__name__, hint, f"y{suffix}")
         least = 2 if reset else 1  # one document has no order
         X = self._check_rows(X, f"X{suffix}", reset=reset, ensure_min_samples=least)
-        y = check_grades(y, f"y{suffix}", len(X))
+        y = checks.check_grades(y, f"y{suffix}", len(X))
         return X, y, group_rows(qid, len(X), f"qid{suffix}")
 
     def _check_rows(self, X, name="X", **options):
-        X = as_dense(validate_rows(self, X, name, dtype=np.float64, **options), name)
-        check_scale(X, name, exponent=_MOST_EXPONENT)
+        X = checks.as_dense(validate_rows(self, X, name, dtype=np.float64, **options), name)
+        checks.check_scale(X, name, exponent=_MOST_EXPONENT)
         return X
 
     def _build(self, training, rng, client):
         """Learn the local metrics; the "damped" kernel has no anti-ideal documents."""
+        params = self.n_metrics, self.reg, rng, self.kernel != "damped"
         try:
-            found = learn_local_metrics(
-                training,
-                self.n_metrics,
-                self.reg,
-                rng,
-                anti=self.kernel != "damped",
-                n_jobs=self.n_jobs,
-                client=client,
-            )
+            found = learn_local_metrics(training, *params, n_jobs=self.n_jobs, client=client)
         except LinAlgError:
             raise ValueError(
                 f"reg={self.reg} is too small to learn local metrics from these documents: "
@@ -354,17 +331,9 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
             learned.append("weights")  # the thesis has none that queries share
         if not learned:
             return model, {"loss": [], "seconds": []}
+        options = {"rng": rng, "progress": progress, "attributes": _attributes}
         return train(
-            model,
-            training,
-            validation,
-            tuple(learned),
-            self.loss,
-            self.max_epochs,
-            _PATIENCE,
-            rng,
-            progress,
-            _model_attributes,
+            model, training, validation, tuple(learned), self.loss, self.max_epochs, **options
         )
 
     def predict(
@@ -402,10 +371,9 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
     def _check_examples(self, query, n_rows):
         if query is None:
             return None
-        query = check_named_array(
-            query, "query", accept_sparse="csr", dtype=np.float64, ensure_2d=False
-        )
-        query = as_dense(query, "query")
+        options = {"accept_sparse": "csr", "dtype": np.float64, "ensure_2d": False}
+        query = checks.check_named_array(query, "query", **options)
+        query = checks.as_dense(query, "query")
         one, each = (1, self.n_features_in_), (n_rows, self.n_features_in_)
         if query.shape not in (one, each):
             raise ValueError(
@@ -416,16 +384,14 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
 
     def _score_chunk(self, X, chunk, unnamed, examples):
         """Return the scores of whole queries, in the order of `chunk.order`."""
-        place, known = self._normalizer.place, self._candidates if unnamed else None
+        place, known = self._normalizer.place, self._documents if unnamed else None
         if known is None:
             features = self._normalizer.features(X, chunk)
         else:
             features = place(X[chunk.order], known)
         if examples is not None:
-            placed = [
-                place(examples[rows], known or Candidates(X[rows]))
-                for rows in map(chunk.rows, range(len(chunk.ids)))
-            ]
+            queries = [chunk.rows(number) for number in range(len(chunk.ids))]
+            placed = [place(examples[q], X[q] if known is None else known) for q in queries]
             return self._model.scores_by_example(features, np.concatenate(placed))
         ids = [None] if unnamed else chunk.ids.tolist()
         weights = self._weights.of_rows(X, chunk, ids)
@@ -457,10 +423,10 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
             Between 0 and 1.
         """
         scores = self.predict(X, qid=qid)
-        y = check_grades(y, "y", len(scores))
+        y = checks.check_grades(y, "y", len(scores))
         if sample_weight is None:
             return mean_ndcg(y, scores, qid)
-        weight = check_numbers(sample_weight, "sample_weight", len(scores))
+        weight = checks.check_numbers(sample_weight, "sample_weight", len(scores))
         if (weight < 0).any():
             raise ValueError("sample_weight must not be negative.")
         names, ndcg = ndcg_by_query(y, scores, qid)
@@ -475,21 +441,19 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
         return float(np.average(ndcg[counted], weights=weight[counted]))
 
 
-def _model_attributes(model: AnchorModel) -> dict[str, Any]:
+def _attributes(model: AnchorModel) -> dict[str, Any]:
     return {
         "_model": model,
         "_weights": QueryWeights(model.weights),
         "query_weights_": {},
         "anchors_": model.anchors,
         "metrics_": model.metrics(),
-        "weights_": model.phi,
+        "weights_": model.phi_of(model.weights),
         "widths_": np.logaddexp(0, model.widths),
     }
 
 
-def _hold_out(
-    ranked: RankedQueries, rng: np.random.Generator
-) -> tuple[RankedQueries, RankedQueries | None]:
+def _hold_out(ranked, rng):
     """Return the queries to train on, and those to choose the epoch by, or None."""
     n_held_out = int(_HELD_OUT * ranked.n_queries)
     if n_held_out < _MIN_HELD_OUT:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 from scipy.special import expit
 
@@ -31,10 +32,10 @@ def train(
     learned: tuple[str, ...],
     loss: str,
     max_epochs: int,
-    patience: int,
-    rng: np.random.Generator,
+    rng: Generator,
     progress: Progress,
     attributes: Callable[[AnchorModel], dict[str, Any]],
+    patience: int = 10,
 ) -> tuple[AnchorModel, dict[str, list]]:
     """Fit the parameters by Adam on batches of queries.
 
@@ -52,14 +53,14 @@ def train(
         What is minimised.
     max_epochs : int
         The number of passes over the queries at most.
-    patience : int
-        The number of epochs without a lower validation loss after which it stops.
     rng : Generator
         Shuffles the queries and draws violators.
     progress : Progress
         Where epochs are reported; may ask to stop.
     attributes : callable
         The fitted attributes of the estimator with the given model, for callbacks.
+    patience : int, default=10
+        The number of epochs without a lower validation loss after which it stops.
 
     Returns
     -------
@@ -73,7 +74,9 @@ def train(
     fixed = "factors" not in learned
     quadratic = model.quadratic(ranked.features) if fixed else None
     watched = model.quadratic(validation.features) if fixed and validation is not None else None
-    optimizer = _AveragedAdam(model, learned)
+    adam = Adam([getattr(model, name) for name in learned], eps=1e-8)
+    present: list[Any] = adam.parameters
+    average = list(present)
     batch_size = int(np.clip(-(-ranked.n_queries // _MIN_STEPS), _MIN_BATCH, _MAX_BATCH))
     history: dict[str, list] = {}
     best, lowest, best_epoch = model, np.inf, 0
@@ -83,12 +86,12 @@ def train(
         order = rng.permutation(ranked.n_queries)
         for first in range(0, len(order), batch_size):
             numbers = order[first : first + batch_size]
-            current = replace(model, **optimizer.present)
+            current = replace(model, **dict(zip(learned, present, strict=True)))
             known = None if quadratic is None else quadratic[ranked.rows(numbers)]
-            value, gradient = gradients(current, ranked.take(numbers), known, learned, loss, rng)
-            optimizer.descend(gradient)
+            value, gradient = _gradients(current, ranked.take(numbers), known, learned, loss, rng)
+            _descend(adam, gradient, average, model.kernel)
             total += value * len(numbers)
-        current = replace(model, **optimizer.average)
+        current = replace(model, **dict(zip(learned, average, strict=True)))
         figures = {"loss": total / ranked.n_queries}
         if validation is not None:
             scores = current.scores(validation.features, watched)
@@ -102,14 +105,7 @@ def train(
     return best, history
 
 
-def gradients(
-    model: AnchorModel,
-    batch: RankedQueries,
-    quadratic: NDArray | None,
-    learned: tuple[str, ...],
-    loss: str,
-    rng: np.random.Generator,
-) -> tuple[float, dict[str, NDArray]]:
+def _gradients(model, batch, quadratic, learned, loss, rng):
     """Return the loss of a batch of queries and its gradient by the learned attributes."""
     squared = model.squared_distances(batch.features, quadratic)
     scores, partials = model.evaluate(squared, model.weights)
@@ -127,30 +123,14 @@ def gradients(
     return value, {name: compute[name]() for name in learned}
 
 
-class _AveragedAdam(Adam):
-    """Adam with an exponential moving average of the parameters; damped weights stay >= 0."""
-
-    def __init__(self, model: AnchorModel, learned: tuple[str, ...]) -> None:
-        super().__init__([getattr(model, name) for name in learned], eps=1e-8)
-        self._names = learned
-        projects = model.kernel == "damped" and "weights" in learned
-        self._projected = learned.index("weights") if projects else None
-        self.average = self.present
-
-    @property
-    def present(self) -> dict[str, Any]:
-        """The arrays by name; new ones after each step, as a model may keep them."""
-        return dict(zip(self._names, self.parameters, strict=True))
-
-    def descend(self, gradient: dict[str, NDArray]) -> None:
-        """Take a step, and average."""
-        self.step([gradient[name] for name in self._names], _LEARNING_RATE)
-        if self._projected is not None:
-            self.parameters[self._projected] = np.maximum(self.parameters[self._projected], 0)
-        t = self.n_steps
-        keep = min(_AVERAGE, t / (t + 10))  # the first steps, far from the end, fade sooner
-        for name, value in self.present.items():
-            self.average[name] = keep * self.average[name] + (1 - keep) * value
+def _descend(adam, gradient, average, kernel):
+    """Take a step, and update the moving average of the parameters; damped weights stay >= 0."""
+    adam.step(list(gradient.values()), _LEARNING_RATE)
+    keep = min(_AVERAGE, adam.n_steps / (adam.n_steps + 10))  # the first steps fade sooner
+    for place, name in enumerate(gradient):
+        if name == "weights" and kernel == "damped":
+            adam.parameters[place] = np.maximum(adam.parameters[place], 0)
+        average[place] = keep * average[place] + (1 - keep) * adam.parameters[place]
 
 
 def fit_query_weights(
@@ -158,7 +138,7 @@ def fit_query_weights(
     ranked: RankedQueries,
     loss: str,
     n_rounds: int,
-    rng: np.random.Generator,
+    rng: Generator,
     step: float = 0.1,
     margin: float = _MARGIN,
 ) -> NDArray:
@@ -171,40 +151,26 @@ def fit_query_weights(
     `n_rounds` is the number of updates of each query, `step` is mu, and `margin` is zeta of the
     "warp" loss. Returns weights of shape (n_queries, n_anchors), as the kernel takes them.
     """
-    codes = ranked.codes()
+    codes, first, ends = ranked.codes(), ranked.starts[:-1], ranked.starts[1:]
+    n_better = np.add.reduceat((ranked.lower < ranked.ends()).astype(np.intp), first)
     squared = model.squared_distances(ranked.features)
     weights = np.tile(model.weights, (ranked.n_queries, 1))
     for _ in range(n_rounds):
         scores, partials = model.evaluate(squared, weights[codes])
         if loss == "lambda":
             by_score = lambda_loss(scores, ranked)[1] * ranked.n_queries
-            gradient = np.add.reduceat(by_score[:, None] * partials.by_weight, ranked.starts[:-1])
+            gradient = np.add.reduceat(by_score[:, None] * partials.by_weight, first)
         else:
-            better, worse, rank_error = draw_tuples(scores, ranked, rng, margin)
+            # a document of each query that has less relevant ones, and a violator of its margin
+            better = first + (rng.random(ranked.n_queries) * n_better).astype(np.intp)
+            lower = ranked.lower[better]
+            worse, rank_error = draw_violators(scores, better, lower, ends, rng, margin)
             weight = rank_weight(rank_error)[:, None]
             gradient = weight * (partials.by_weight[worse] - partials.by_weight[better])
         weights = weights - step * gradient
         if model.kernel == "damped":
             weights = np.maximum(weights, 0)
     return weights
-
-
-def draw_tuples(
-    scores: NDArray, ranked: RankedQueries, rng: np.random.Generator, margin: float
-) -> tuple[NDArray, NDArray, NDArray]:
-    """Draw a document of each query that has less relevant ones, and a violator of its margin.
-
-    Returns
-    -------
-    better, worse, rank_error : ndarray of shape (n_queries,)
-        The two rows, and how many ranks the first is too low; 0 where no violator was found.
-    """
-    ends = ranked.starts[1:]
-    lowest = ranked.lower == np.repeat(ends, ranked.sizes)
-    n_better = ranked.sizes - np.add.reduceat(lowest.astype(np.intp), ranked.starts[:-1])
-    better = ranked.starts[:-1] + (rng.random(ranked.n_queries) * n_better).astype(np.intp)
-    worse, rank_error = draw_violators(scores, better, ranked.lower[better], ends, rng, margin)
-    return better, worse, rank_error
 
 
 def lambda_loss(scores: NDArray, batch: RankedQueries) -> tuple[float, NDArray]:
@@ -258,8 +224,7 @@ def pair_loss(scores: NDArray, queries: RankedQueries) -> float:
 
 def _pairs(batch):
     """Return all pairs of rows of a query with different grades, the better row first."""
-    ends = np.repeat(batch.starts[1:], batch.sizes)
-    counts = ends - batch.lower
+    counts = batch.ends() - batch.lower
     better = np.repeat(np.arange(len(counts)), counts)
     # the partners of a row are neighbours: from its first lower row to the end of the query
     worse = np.arange(len(better)) - np.repeat(np.cumsum(counts) - counts - batch.lower, counts)
@@ -267,7 +232,7 @@ def _pairs(batch):
 
 
 def warp_loss(
-    scores: NDArray, batch: RankedQueries, rng: np.random.Generator, margin: float = 1.0
+    scores: NDArray, batch: RankedQueries, rng: Generator, margin: float = 1.0
 ) -> tuple[float, NDArray]:
     r"""Estimate the weighted approximate-rank pairwise loss by sampled violators.
 
@@ -278,11 +243,9 @@ def warp_loss(
     After :math:`|D^-|` draws without a violator there is none. Returns what
     `lambda_loss` does.
     """
-    ends = np.repeat(batch.starts[1:], batch.sizes)
-    better = np.flatnonzero(ends > batch.lower)
-    worse, rank_error = draw_violators(
-        scores, better, batch.lower[better], ends[better], rng, margin
-    )
+    better = np.flatnonzero(batch.ends() > batch.lower)
+    lower, ends = batch.lower[better], batch.ends()[better]
+    worse, rank_error = draw_violators(scores, better, lower, ends, rng, margin)
     found = rank_error > 0
     better, worse, weight = better[found], worse[found], rank_weight(rank_error[found])
     gradient = np.bincount(worse, weight, len(scores)) - np.bincount(better, weight, len(scores))
@@ -291,12 +254,7 @@ def warp_loss(
 
 
 def draw_violators(
-    scores: NDArray,
-    better: NDArray,
-    lower: NDArray,
-    ends: NDArray,
-    rng: np.random.Generator,
-    margin: float,
+    scores: NDArray, better: NDArray, lower: NDArray, ends: NDArray, rng: Generator, margin: float
 ) -> tuple[NDArray, NDArray]:
     """Draw rows from ``lower[i]:ends[i]`` until one scores within the margin of ``better[i]``.
 
@@ -309,7 +267,7 @@ def draw_violators(
         was found.
     """
     n_lower = ends - lower
-    worse, rank_error = np.zeros(len(better), dtype=np.intp), np.zeros(len(better), dtype=np.intp)
+    worse, rank_error = np.zeros((2, len(better)), dtype=np.intp)
     open_ = np.arange(len(better))
     n_draws = 0
     while len(open_):
@@ -324,6 +282,5 @@ def draw_violators(
 
 def rank_weight(k: NDArray) -> NDArray:
     """Return L(k), the sum of ``1 / log2(i + 1)`` for i = 1 to k."""
-    k = np.asarray(k)
     table = np.cumsum(discounts(np.arange(k.max(initial=1))))
     return np.append(0.0, table)[k]

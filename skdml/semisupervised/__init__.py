@@ -15,12 +15,7 @@ for _package in ("torch", "skorch"):
 
 from ._partial_folds import PartiallyLabelledKFold  # noqa: E402
 from ._ssdml import SSDMLEmbedder  # noqa: E402
-from ._ssdml_methods import (  # noqa: E402
-    Partition,
-    SemiSupervisedMethod,
-    method_names,
-    register_method,
-)
+from ._ssdml_methods import Partition, SemiSupervisedMethod, method_names, register_method  # noqa: E402
 
 for _module in pkgutil.iter_modules(__path__, f"{__name__}."):
     if "._method_" in _module.name:  # these register methods

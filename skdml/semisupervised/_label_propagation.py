@@ -156,10 +156,8 @@ def _bicgstab(flow, target, damping, tol):
     """Solve (I - g Q) F = target, column by column."""
     system = sparse.eye_array(len(target), format="csr") - damping * flow
     bound = tol * np.abs(target).max(initial=0)
-    columns = [
-        bicgstab(system, column, rtol=0, atol=bound, maxiter=_MAX_STEPS)[0] for column in target.T
-    ]
-    return np.stack(columns, axis=1)
+    options = {"rtol": 0, "atol": bound, "maxiter": _MAX_STEPS}
+    return np.stack([bicgstab(system, column, **options)[0] for column in target.T], axis=1)
 
 
 def _conjugate_gradients(flow, target, damping, tol):
@@ -242,9 +240,8 @@ def propagate_classes(
     held_out[np.arange(len(probes)), codes[probes]] -= own
     totals = mass.sum(axis=0)
     scale = shares / np.where(totals > 0, totals, 1)
-    return ClassMass(
-        normalize_rows(mass * scale), probes, normalize_rows(np.maximum(held_out, 0) * scale)
-    )
+    held_out = np.maximum(held_out, 0)
+    return ClassMass(normalize_rows(mass * scale), probes, normalize_rows(held_out * scale))
 
 
 def class_distributions(
@@ -328,9 +325,7 @@ def normalize_rows(values: NDArray) -> NDArray:
     return values / np.where(sums > 0, sums, 1)
 
 
-def propagate_affinity(
-    flow: sparse.csr_array, codes: NDArray, damping: float, neighbors: NDArray
-) -> NDArray:
+def propagate_affinity(graph: Graph, codes: NDArray, damping: float) -> NDArray:
     r"""Return the paper's affinity of each node and its neighbours.
 
     .. math:: W^* = (1 - \gamma) (I - \gamma Q)^{-1} W^0, \qquad W = (W^* + W^{*T}) / 2
@@ -341,14 +336,12 @@ def propagate_affinity(
 
     Parameters
     ----------
-    flow : sparse array of shape (n_nodes, n_nodes)
-        Q.
+    graph : Graph
+        Q is its `flow`.
     codes : ndarray of shape (n_nodes,)
         The number of a node's class; -1 where it is not known.
     damping : float
         :math:`\gamma`.
-    neighbors : ndarray of shape (n_nodes, n_neighbors)
-        The neighbours of each node.
 
     Returns
     -------
@@ -361,7 +354,7 @@ def propagate_affinity(
     dense system in single precision, 4 n^2 bytes.
     """
     n_nodes = len(codes)
-    system = np.array(-damping * flow.toarray(), dtype=np.float32, order="F")
+    system = np.array(-damping * graph.flow.toarray(), dtype=np.float32, order="F")
     system[np.diag_indices(n_nodes)] += 1
     walks = linalg.inv(system, overwrite_a=True, check_finite=False)
     walks *= 1 - damping
@@ -369,7 +362,7 @@ def propagate_affinity(
     start = np.where(codes[labelled, None] == codes[labelled], 1, -1).astype(np.float32)
     walks[:, labelled] = walks[:, labelled] @ start
     rows = np.arange(n_nodes)[:, None]
-    return (walks[rows, neighbors] + walks[neighbors, rows]) / 2
+    return (walks[rows, graph.neighbors] + walks[graph.neighbors, rows]) / 2
 
 
 def describe_graph(graph: Graph, codes: NDArray, classes: NDArray) -> dict[str, float]:
@@ -390,11 +383,10 @@ def describe_graph(graph: Graph, codes: NDArray, classes: NDArray) -> dict[str, 
         n_nodes, n_edges, n_components (connected parts), n_unreached (nodes without any label) and
         mean_confidence (of unlabelled nodes; the largest share of a class).
     """
-    unlabelled = codes < 0
     return {
         "n_nodes": len(codes),
         "n_edges": int(graph.flow.nnz),
         "n_components": int(connected_components(graph.flow, return_labels=False)),
         "n_unreached": int((~classes.any(axis=1)).sum()),
-        "mean_confidence": float(_confidence(classes[unlabelled])),
+        "mean_confidence": float(_confidence(classes[codes < 0])),
     }

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
@@ -44,16 +45,13 @@ class LRML(SemiSupervisedMethod):
     }
 
     def __init__(
-        self,
-        similar_weight: float = 1.0,
-        dissimilar_weight: float = 0.5,
-        graph_weight: float = 1.0,
+        self, similar_weight: float = 1.0, dissimilar_weight: float = 0.5, graph_weight: float = 1.0
     ) -> None:
         self.similar_weight = similar_weight
         self.dissimilar_weight = dissimilar_weight
         self.graph_weight = graph_weight
 
-    def begin(self, partition: Partition, rng: np.random.Generator) -> None:
+    def begin(self, partition: Partition, rng: Generator) -> None:
         """Take the weights of the edges, and the labelled pairs."""
         flow = partition.graph.flow
         weights = self._weigh_edges(sparse.csr_array((flow + flow.T) / 2), partition.classes)
@@ -67,18 +65,13 @@ class LRML(SemiSupervisedMethod):
         first, second = embeddings
         pairs, signs = batch_pairs(self.codes[batch[0]])
         distances = pair_distances(first, pairs.to(first.device))
+        edges = (first - second).square().sum(1)
         weights = np.asarray(self.weights[batch[0], batch[1]], dtype=np.float32)
-        return graph_loss(
-            distances[signs > 0],
-            distances[signs < 0],
-            (first - second).square().sum(1),
-            torch.from_numpy(weights).to(first.device),
-            self.similar_weight,
-            self.dissimilar_weight,
-            self.graph_weight,
-        )
+        weights = torch.from_numpy(weights).to(first.device)
+        gammas = self.similar_weight, self.dissimilar_weight, self.graph_weight
+        return graph_loss(distances[signs > 0], distances[signs < 0], edges, weights, *gammas)
 
-    def find_metric(self, features: NDArray, factor: NDArray, rng: np.random.Generator) -> NDArray:
+    def find_metric(self, features: NDArray, factor: NDArray, rng: Generator) -> NDArray:
         """Return L of the metric in closed form."""
         similar, dissimilar = scatter(features, self.similar), scatter(features, self.dissimilar)
         graph = laplacian_scatter(features, self.weights)
@@ -131,7 +124,7 @@ class APIT(APLLR):
 
 
 def labelled_pairs(
-    codes: NDArray, rng: np.random.Generator | None = None
+    codes: NDArray, rng: Generator | None = None
 ) -> tuple[NDArray, NDArray, NDArray]:
     """Return the labelled nodes, and all their pairs of one class and of different ones.
 
@@ -150,18 +143,22 @@ def batch_pairs(codes: NDArray) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the pairs of labelled rows of a batch, with +1 for one class and -1 for two."""
     _, similar, dissimilar = labelled_pairs(codes)
     pairs = torch.from_numpy(np.concatenate([similar, dissimilar]))
-    signs = torch.ones(len(pairs))
-    signs[len(similar) :] = -1
-    return pairs, signs
+    return pairs, torch.where(torch.arange(len(pairs)) < len(similar), 1.0, -1.0)
 
 
-def itml_prior(X: NDArray, codes: NDArray, rng: np.random.Generator) -> NDArray:
+def itml_prior(X: NDArray, codes: NDArray, rng: Generator) -> NDArray:
     """Return the metric of information-theoretic metric learning on labelled rows."""
     pairs, labels = make_pairs(codes, random_state=int(rng.integers(2**31)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # a prior need not be exact
-        learner = DITMLTransformer(max_iter=50, random_state=0)
-        return learner.fit(X, pairs=pairs, pair_labels=labels).get_mahalanobis_matrix()
+        learner = DITMLTransformer(gamma=1.0, max_iter=50, random_state=0)
+        try:
+            return learner.fit(X, pairs=pairs, pair_labels=labels).get_mahalanobis_matrix()
+        except ValueError as error:
+            raise ValueError(
+                f"method='apit' cannot learn its prior from the labelled rows: {error} Give more "
+                "labels, or another method."
+            ) from None
 
 
 def pair_distances(embeddings: Tensor, pairs: Tensor) -> Tensor:
@@ -170,13 +167,7 @@ def pair_distances(embeddings: Tensor, pairs: Tensor) -> Tensor:
 
 
 def graph_loss(
-    similar: Tensor,
-    dissimilar: Tensor,
-    edges: Tensor,
-    weights: Tensor,
-    similar_weight: float,
-    dissimilar_weight: float,
-    graph_weight: float,
+    similar: Tensor, dissimilar: Tensor, edges: Tensor, weights: Tensor, *gammas: float
 ) -> Tensor:
     r"""Loss of LRML: similar pairs and neighbours near each other, dissimilar pairs apart.
 
@@ -192,7 +183,7 @@ def graph_loss(
         Squared distances; a kind may be empty.
     weights : Tensor
         One for each edge.
-    similar_weight, dissimilar_weight, graph_weight : float
+    *gammas : float
         :math:`\gamma_S`, :math:`\gamma_D` and :math:`\gamma_L`.
 
     Returns
@@ -200,15 +191,11 @@ def graph_loss(
     loss : Tensor
         A scalar.
     """
-
-    def mean(values):
-        return values.sum() / max(len(values), 1)
-
-    return (
-        similar_weight * mean(similar)
-        - dissimilar_weight * mean(dissimilar)
-        + graph_weight * mean(weights * edges)
+    by_similar, by_dissimilar, by_edges = (
+        gamma * (values.sum() / max(len(values), 1))
+        for gamma, values in zip(gammas, (similar, dissimilar, weights * edges), strict=True)
     )
+    return by_similar - by_dissimilar + by_edges
 
 
 def scatter(X: NDArray, pairs: NDArray) -> NDArray:
@@ -334,8 +321,7 @@ def likelihood_prior(similar: NDArray, dissimilar: NDArray) -> NDArray:
     metric : ndarray of shape (n_features, n_features)
         Positive semi-definite.
     """
-    ratio = np.linalg.inv(add_ridge(similar)) - np.linalg.inv(add_ridge(dissimilar))
-    return clip_negative(ratio)
+    return clip_negative(np.linalg.inv(add_ridge(similar)) - np.linalg.inv(add_ridge(dissimilar)))
 
 
 def propagated_metric(prior: NDArray, graph: NDArray, graph_weight: float) -> NDArray:

@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
@@ -45,7 +46,7 @@ class SERAPH(SemiSupervisedMethod):
         self.entropy_weight = entropy_weight
         self.trace_weight = trace_weight
 
-    def begin(self, partition: Partition, rng: np.random.Generator) -> None:
+    def begin(self, partition: Partition, rng: Generator) -> None:
         """Take labelled pairs, and draw pairs of unlabelled samples."""
         self.codes = partition.codes
         _, similar, dissimilar = labelled_pairs(partition.codes, rng)
@@ -63,33 +64,20 @@ class SERAPH(SemiSupervisedMethod):
         first, codes = embeddings[0], self.codes[batch[0]]
         pairs, signs = batch_pairs(codes)
         unlabelled = first[torch.from_numpy(codes < 0).to(first.device)]
-        return seraph_loss(
-            pair_distances(first, pairs.to(first.device)),
-            signs.to(first),
-            (unlabelled - unlabelled.roll(1, 0)).square().sum(1),
-            1.0,
-            self.entropy_weight,
-        )
+        distances = pair_distances(first, pairs.to(first.device))
+        others = (unlabelled - unlabelled.roll(1, 0)).square().sum(1)
+        return seraph_loss(distances, signs.to(first), others, 1.0, self.entropy_weight)
 
-    def find_metric(self, features: NDArray, factor: NDArray, rng: np.random.Generator) -> NDArray:
+    def find_metric(self, features: NDArray, factor: NDArray, rng: Generator) -> NDArray:
         """Return L of the metric that projected gradients find."""
-        metric = seraph_metric(
-            features[self.pairs[:, 0]] - features[self.pairs[:, 1]],
-            self.signs,
-            features[self.others[:, 0]] - features[self.others[:, 1]],
-            self.entropy_weight,
-            self.trace_weight,
-        )
+        pairs, others = (features[p[:, 0]] - features[p[:, 1]] for p in (self.pairs, self.others))
+        metric = seraph_metric(pairs, self.signs, others, self.entropy_weight, self.trace_weight)
         covariance = np.cov(features, rowvar=False).reshape(metric.shape)
         return factor_metric(metric, covariance, factor.shape[1])
 
 
 def seraph_loss(
-    labelled: Tensor,
-    signs: Tensor,
-    unlabelled: Tensor,
-    threshold: float,
-    entropy_weight: float,
+    labelled: Tensor, signs: Tensor, unlabelled: Tensor, threshold: float, entropy_weight: float
 ) -> Tensor:
     r"""Loss of SERAPH: likelihood of labelled pairs, and entropy of unlabelled ones.
 
@@ -121,12 +109,7 @@ def seraph_loss(
 
 
 def seraph_metric(
-    labelled: NDArray,
-    signs: NDArray,
-    unlabelled: NDArray,
-    entropy_weight: float,
-    trace_weight: float,
-    max_iter: int = 200,
+    labelled: NDArray, signs: NDArray, unlabelled: NDArray, *weights: float, max_iter: int = 200
 ) -> NDArray:
     r"""Return the metric of SERAPH, by projected gradients.
 
@@ -136,11 +119,9 @@ def seraph_metric(
         Differences of pairs.
     signs : ndarray of shape (n_pairs,)
         +1 for labelled pairs of one class, -1 for others.
-    entropy_weight : float
-        :math:`\mu`.
-    trace_weight : float
-        :math:`\lambda`, the price of the trace, in units of the mean squared difference of a
-        feature.
+    *weights : float
+        :math:`\mu` of the entropy, and :math:`\lambda`, the price of the trace, in units of the
+        mean squared difference of a feature.
     max_iter : int, default=200
         Steps at most.
 
@@ -150,9 +131,8 @@ def seraph_metric(
         Positive semi-definite, in a scale in which the squared distance 1 divides similar from
         dissimilar pairs. The problem is not convex: a local minimum, from the Euclidean metric on.
     """
-    n_features = labelled.shape[1]
-    squares = np.concatenate([labelled, unlabelled]) ** 2
-    unit = squares.mean()
+    n_features, (entropy_weight, trace_weight) = labelled.shape[1], weights
+    unit = np.mean(np.concatenate([labelled, unlabelled]) ** 2)
     if unit == 0:  # all rows are the same: no direction is better than another
         return np.eye(n_features)
     pairs, others, truth = (torch.from_numpy(part) for part in (labelled, unlabelled, signs))
@@ -178,10 +158,9 @@ def seraph_metric(
             step /= 2
         else:  # no step improves any more: the value is exact to the last digits
             break
-        done = value - new_value <= 1e-6 * abs(value)
-        metric, decrease = candidate, value - new_value
-        value, gradient = new_value, new_gradient
-        if done:
+        decrease, least = value - new_value, 1e-6 * abs(value)
+        metric, value, gradient = candidate, new_value, new_gradient
+        if decrease <= least:
             break
     else:
         if max_iter > 0:

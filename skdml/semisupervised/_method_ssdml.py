@@ -7,6 +7,7 @@ from numbers import Real
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
@@ -47,12 +48,10 @@ class NeighbourhoodTriplets(SemiSupervisedMethod):
     def __init__(self, angle: float = 40) -> None:
         self.angle = angle
 
-    def begin(self, partition: Partition, rng: np.random.Generator) -> None:
+    def begin(self, partition: Partition, rng: Generator) -> None:
         """Propagate affinities, and take triplets by them."""
         graph = partition.graph
-        affinity = propagate_affinity(
-            graph.flow, partition.codes, partition.propagation, graph.neighbors
-        )
+        affinity = propagate_affinity(graph, partition.codes, partition.propagation)
         self.triplets = neighbourhood_triplets(graph.neighbors, affinity)
 
     def loss(self, batch: NDArray, *embeddings: Tensor) -> Tensor:
@@ -60,16 +59,15 @@ class NeighbourhoodTriplets(SemiSupervisedMethod):
         anchors, positives, negatives = embeddings
         return angular_loss(anchors, positives, negatives, self.angle)
 
-    def find_metric(self, features: NDArray, factor: NDArray, rng: np.random.Generator) -> NDArray:
+    def find_metric(self, features: NDArray, factor: NDArray, rng: Generator) -> NDArray:
         """Return L after some steps of conjugate gradients on a sample of triplets."""
         chosen = self.triplets[rng.permutation(len(self.triplets))[:_MAX_TRIPLETS]]
-        anchors, positives, negatives = (torch.from_numpy(features[nodes]) for nodes in chosen.T)
+        triplets = [torch.from_numpy(features[nodes]) for nodes in chosen.T]
 
         def objective(point):
             weights = torch.from_numpy(point).requires_grad_()
-            loss = angular_loss(
-                anchors @ weights, positives @ weights, negatives @ weights, self.angle
-            )
+            anchors, positives, negatives = (nodes @ weights for nodes in triplets)
+            loss = angular_loss(anchors, positives, negatives, self.angle)
             return loss.item(), torch.autograd.grad(loss, weights)[0].numpy()
 
         return conjugate_gradient(objective, factor)
@@ -105,7 +103,7 @@ class AffinityTriplets(SemiSupervisedMethod):
         self.instance_weight = instance_weight
         self.orthogonal = orthogonal
 
-    def begin(self, partition: Partition, rng: np.random.Generator) -> None:
+    def begin(self, partition: Partition, rng: Generator) -> None:
         """Take labels and propagated classes."""
         self.codes = partition.codes
         self.classes = torch.from_numpy(partition.classes.astype(np.float32))
@@ -113,13 +111,11 @@ class AffinityTriplets(SemiSupervisedMethod):
     def loss(self, batch: NDArray, *embeddings: Tensor) -> Tensor:
         """Return the loss of samples and of their other views."""
         first, second = embeddings
-        affinity = self.classes[batch[0]] @ self.classes[batch[1]].T
-        affinity = affinity.to(first.device)
+        affinity = (self.classes[batch[0]] @ self.classes[batch[1]].T).to(first.device)
         distances = torch.cdist(first.detach(), second.detach())
         anchors, positives, negatives = affinity_triplets(affinity, distances, similar=_ALIKE)
-        loss = angular_loss(
-            first[anchors], second[positives], second[negatives], self.angle, _SCALE
-        )
+        triplets = first[anchors], second[positives], second[negatives]
+        loss = angular_loss(*triplets, self.angle, _SCALE)
         loss = loss + self._nca_loss(batch[0], first)
         if self.instance_weight:
             term = instance_loss(first, second, affinity > _ALIKE, _INSTANCE_TEMPERATURE)
@@ -131,9 +127,8 @@ class AffinityTriplets(SemiSupervisedMethod):
         own = torch.from_numpy(nodes[:, None] == nodes[places]).to(embeddings.device)
         distances = torch.cdist(embeddings, embeddings[places]).square().masked_fill(own, _MASKED)
         labels = torch.from_numpy(self.codes[nodes[places]]).to(embeddings.device)
-        return labelled_loss(
-            distances, self.classes[nodes].to(embeddings), labels, _NCA_TEMPERATURE
-        )
+        classes = self.classes[nodes].to(embeddings)
+        return labelled_loss(distances, classes, labels, _NCA_TEMPERATURE)
 
 
 def neighbourhood_triplets(neighbors: NDArray, affinity: NDArray) -> NDArray:

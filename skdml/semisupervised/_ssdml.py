@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 import inspect
@@ -269,9 +268,8 @@ class SSDMLEmbedder(
         given = X
         X, self._sample_shape = self._check_samples(X, reset=True)
         check_varies(X)
-        self.classes_, codes = encode_partial_labels(
-            y, len(X), type(self).__name__, method.needs_pairs
-        )
+        name = type(self).__name__
+        self.classes_, codes = encode_partial_labels(y, len(X), name, method.needs_pairs)
         n_nodes = min(len(X), int((codes >= 0).sum()) + self.partition_size)
         check_neighbors(self.n_neighbors, n_nodes)
         check_changes(self.augment, self._sample_shape)
@@ -318,11 +316,8 @@ class SSDMLEmbedder(
                 "module_": None if model.backbone is None else model.backbone.to("cpu"),
             }
 
-        def report(**figures):
-            return progress.step(lambda: attributes(copy.deepcopy(model)), **figures)
-
         self.history_, self.graph_statistics_ = train(
-            model, samples, codes, method, plan, rng, progress.begin, report
+            model, samples, codes, method, plan, rng, progress, attributes
         )
         classes = propagate_all(model, samples, codes, plan, rng)
         self.__dict__.update(attributes(model))
@@ -342,9 +337,8 @@ class SSDMLEmbedder(
             params["augment"] = augment_affine
         if self.module is None and method.metric == "closed form":
             params["max_epochs"] = 1  # that of one graph
-        params["make_optimizer"] = functools.partial(
-            optimizer, lr=self.lr, **params_of(self._part_params(), "optimizer")
-        )
+        settings = params_of(self._part_params(), "optimizer")
+        params["make_optimizer"] = functools.partial(optimizer, lr=self.lr, **settings)
         return Plan(**{field.name: params[field.name] for field in dataclasses.fields(Plan)})
 
     def _make_model(self, samples, method):
@@ -395,9 +389,7 @@ class SSDMLEmbedder(
         """
         check_is_fitted(self)
         X, _ = self._check_samples(X, reset=False)
-        features = X
-        if self.module_ is not None:
-            features = embed(self.module_, self._to_tensor(X))
+        features = X if self.module_ is None else embed(self.module_, self._to_tensor(X))
         return (features @ self.components_.T).astype(X.dtype, copy=False)
 
     @property
@@ -419,8 +411,7 @@ class SSDMLEmbedder(
         distances : ndarray of shape (n_pairs,)
             Euclidean; not squared.
         """
-        left, right = self._embed_pairs(pairs, X)
-        return np.linalg.norm(left - right, axis=1)
+        return np.linalg.norm(np.subtract(*self._embed_pairs(pairs, X)), axis=1)
 
     def score(self, X: MatrixLike, y: ArrayLike) -> float:
         """Return recall@1 of labelled samples: the share whose nearest other one is of its class.

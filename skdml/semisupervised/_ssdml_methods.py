@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -71,7 +71,7 @@ class SemiSupervisedMethod:
     needs_pairs = True
     _parameter_constraints: dict[str, Any] = {}
 
-    def begin(self, partition: Partition, rng: np.random.Generator) -> None:
+    def begin(self, partition: Partition, rng: Generator) -> None:
         """Take the samples of the next epochs.
 
         Parameters
@@ -100,7 +100,7 @@ class SemiSupervisedMethod:
         """
         raise NotImplementedError
 
-    def find_metric(self, features: NDArray, factor: NDArray, rng: np.random.Generator) -> NDArray:
+    def find_metric(self, features: NDArray, factor: NDArray, rng: Generator) -> NDArray:
         """Return a new L for given outputs of the network; unless ``metric="gradient"``.
 
         Parameters
@@ -218,12 +218,9 @@ def make_method(name: str, recipe: str, params: dict[str, Any]) -> SemiSupervise
                 f"loss__{param}: no method has such a parameter. With {chosen} there are "
                 f"{', '.join(f'loss__{one}' for one in known) or 'none'}."
             )
-    checked = {
-        param: value for param, value in params.items() if param in cls._parameter_constraints
-    }
     validate_parameter_constraints(
-        {f"loss__{param}": cls._parameter_constraints[param] for param in checked},
-        {f"loss__{param}": value for param, value in checked.items()},
+        {f"loss__{param}": kinds for param, kinds in cls._parameter_constraints.items()},
+        {f"loss__{param}": value for param, value in params.items()},
         caller_name="SSDMLEmbedder",
     )
     return cls(**params)

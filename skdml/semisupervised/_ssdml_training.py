@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from numpy.typing import NDArray
 from sklearn.neighbors import NeighborhoodComponentsAnalysis
 from torch import Tensor, nn
@@ -19,7 +21,7 @@ from ..deep._data import Shuffled, augmented
 from ..deep._hog import oriented_gradients
 from ..deep._train import embed
 from ..deep.modules import check_embeddings
-from ..utils._fit import record
+from ..utils._fit import Progress, record
 from ..utils._torch import LastGood, NotFinite
 from ._label_propagation import class_distributions, describe_graph, make_graph, propagate_classes
 from ._method_laplacian import LRML
@@ -119,9 +121,9 @@ def train(
     codes: NDArray,
     method: SemiSupervisedMethod,
     plan: Plan,
-    rng: np.random.Generator,
-    begin: Callable[[], None],
-    report: Callable[..., bool],
+    rng: Generator,
+    progress: Progress,
+    attributes: Callable[[MetricModel], dict[str, Any]],
 ) -> tuple[dict[str, list], list[dict[str, float]]]:
     """Train a model on one partition after the other.
 
@@ -140,10 +142,10 @@ def train(
         The parameters.
     rng : numpy Generator
         Draws partitions and batches.
-    begin : callable
-        Called before each epoch.
-    report : callable
-        Called after each epoch with its figures; true asks to stop.
+    progress : Progress
+        Where epochs are reported; may ask to stop.
+    attributes : callable
+        The fitted attributes of the estimator with the given model, for callbacks.
 
     Returns
     -------
@@ -169,10 +171,10 @@ def train(
         n_steps = plan.max_epochs * n_batches
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, n_steps)
     for epoch in range(1, plan.max_epochs + 1):
-        begin()
+        progress.begin()
         if (epoch - 1) % plan.epochs_per_partition == 0:
             rows = next(partitions)
-            partition = make_partition(model, samples, rows, codes, plan, rng, epoch == 1)
+            partition = _make_partition(model, samples, rows, codes, plan, rng, epoch == 1)
             method.begin(partition, rng)
             graphs.append(describe_graph(partition.graph, partition.codes, partition.classes))
         figures = {}
@@ -193,7 +195,7 @@ def train(
             good.restore(error, plan.lr, stacklevel=8)
             break
         record(history, start, partition=len(graphs), **figures)
-        if report(**figures):
+        if progress.step(lambda: attributes(copy.deepcopy(model)), **figures):
             break
     return history, graphs
 
@@ -219,12 +221,12 @@ def _train_epoch(epoch, model, samples, method, batches, plan, optimizer, schedu
 def _pretrain(model, samples, codes, plan, rng):
     """Train the network to classify the labelled samples, with a linear layer of its own."""
     labelled = np.flatnonzero(codes >= 0)
-    width = model.projection.in_features
-    proxies = nn.Linear(width, int(codes.max()) + 1, bias=False).to(plan.device)
+    proxies = nn.Linear(model.projection.in_features, int(codes.max()) + 1, bias=False)
+    proxies.to(plan.device)
     optimizer = plan.make_optimizer([*model.backbone.parameters(), *proxies.parameters()])
     model.train()
-    n_batches = -(-len(labelled) // plan.batch_size)
-    n_batches = min(n_batches, len(labelled) // 2)  # batch norm needs two samples
+    # batch norm needs two samples
+    n_batches = min(-(-len(labelled) // plan.batch_size), len(labelled) // 2)
     for _ in range(plan.pretrain_epochs):
         for rows in np.array_split(rng.permutation(labelled), n_batches):
             targets = torch.from_numpy(codes[rows]).to(plan.device)
@@ -238,9 +240,7 @@ def _pretrain(model, samples, codes, plan, rng):
 # Partitions
 
 
-def draw_partitions(
-    codes: NDArray, partition_size: int, rng: np.random.Generator
-) -> Iterator[NDArray]:
+def draw_partitions(codes: NDArray, partition_size: int, rng: Generator) -> Iterator[NDArray]:
     """Yield the rows of one partition after the other: all labelled rows, and some others.
 
     Unlabelled rows come in random order, and again when all have had their turn.
@@ -253,7 +253,7 @@ def draw_partitions(
 
 
 def input_features(
-    samples: Tensor, codes: NDArray, n_neighbors: int, rng: np.random.Generator
+    samples: Tensor, codes: NDArray, n_neighbors: int, rng: Generator
 ) -> list[tuple[NDArray, bool]]:
     """Return features for graphs of the input, each with whether to scale it to unit length.
 
@@ -279,15 +279,7 @@ def input_features(
     return features
 
 
-def make_partition(
-    model: MetricModel,
-    samples: Tensor,
-    rows: NDArray,
-    codes: NDArray,
-    plan: Plan,
-    rng: np.random.Generator,
-    is_first: bool = False,
-) -> Partition:
+def _make_partition(model, samples, rows, codes, plan, rng, is_first=False):
     """Make a graph of some samples, and propagate the labels.
 
     The first graph is of the input, later ones are of the network, with graphs of the input beside
@@ -299,10 +291,9 @@ def make_partition(
         kind = "directed" if plan.paper else "symmetric"
         return make_graph(features, plan.n_neighbors, kind, unit_length)
 
-    def spread(graph, **params):
-        return propagate_classes(
-            graph.flow, known, int(codes.max()) + 1, plan.propagation, **params
-        )
+    def spread(graph, n_probes=100):
+        n_classes = int(codes.max()) + 1
+        return propagate_classes(graph.flow, known, n_classes, plan.propagation, n_probes)
 
     graphs, masses, reference = [], [], None
     if not plan.paper or model.backbone is None:
@@ -318,7 +309,7 @@ def make_partition(
 
 
 def propagate_all(
-    model: MetricModel, samples: Tensor, codes: NDArray, plan: Plan, rng: np.random.Generator
+    model: MetricModel, samples: Tensor, codes: NDArray, plan: Plan, rng: Generator
 ) -> NDArray:
     """Return the class distribution of every row, by graphs of the trained model.
 
@@ -329,16 +320,12 @@ def propagate_all(
     partitions = draw_partitions(codes, plan.partition_size, rng)
     for _ in range(max(1, -(-n_unlabelled // plan.partition_size))):
         rows = next(partitions)
-        classes[rows] = make_partition(model, samples, rows, codes, plan, rng).classes
+        classes[rows] = _make_partition(model, samples, rows, codes, plan, rng).classes
     return classes
 
 
 def draw_batches(
-    method: SemiSupervisedMethod,
-    partition: Partition,
-    plan: Plan,
-    n_batches: int,
-    rng: np.random.Generator,
+    method: SemiSupervisedMethod, partition: Partition, plan: Plan, n_batches: int, rng: Generator
 ) -> Iterator[NDArray]:
     """Yield the batches of an epoch: nodes and their partners, or triplets, one kind in a row.
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _ARMIJO = 1e-4
+_TOL = 1e-8  # of the norm of the gradient
 
 
 def orthonormal(matrix: NDArray) -> NDArray:
@@ -23,10 +24,7 @@ def tangent(point: NDArray, direction: NDArray) -> NDArray:
 
 
 def conjugate_gradient(
-    objective: Callable[[NDArray], tuple[float, NDArray]],
-    start: NDArray,
-    max_iter: int = 10,
-    tol: float = 1e-8,
+    objective: Callable[[NDArray], tuple[float, NDArray]], start: NDArray, max_iter: int = 10
 ) -> NDArray:
     """Minimise a function of a matrix with orthonormal columns.
 
@@ -38,8 +36,6 @@ def conjugate_gradient(
         With orthonormal columns.
     max_iter : int, default=10
         Steps at most.
-    tol : float, default=1e-8
-        Stops where the norm of the gradient is below.
 
     Returns
     -------
@@ -59,9 +55,8 @@ def conjugate_gradient(
     for _ in range(max_iter):
         slope = float(np.sum(gradient * direction))
         if slope >= 0:
-            direction = -gradient
-            slope = float(np.sum(gradient * direction))
-        if -slope <= tol**2:
+            direction, slope = -gradient, -float(np.sum(gradient**2))
+        if -slope <= _TOL**2:
             break
         step *= 2
         while True:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -137,13 +138,7 @@ class CloudMetric:
 
 
 def metric_of_rows(
-    rows: NDArray,
-    cloud: tuple[int, int],
-    *,
-    p: int = 2,
-    reg: float = 0.05,
-    solver: str = "sinkhorn",
-    seed: int = 0,
+    rows: NDArray, cloud: tuple[int, int], *, reg: float = 0.05, seed: int = 0, **options: Any
 ) -> CloudMetric:
     """Return the metric whose entropy is relative to the costs between some rows.
 
@@ -153,12 +148,12 @@ def metric_of_rows(
         The rows.
     cloud : (int, int)
         Points, and columns of each.
-    p, solver :
-        As in `CloudMetric`.
     reg : float
         The entropy in units of the median cost between points of two rows.
     seed : int
         Draws pairs of rows.
+    **options
+        `p` and `solver` of `CloudMetric`.
 
     Returns
     -------
@@ -167,5 +162,5 @@ def metric_of_rows(
     """
     pairs = np.random.default_rng(seed).integers(len(rows), size=(2, _SAMPLED_PAIRS))
     clouds = np.sqrt(cloud[0]) * rows.reshape(-1, *cloud).astype(np.float64)
-    eta = choose_eta(cost_matrices(clouds[pairs[0]], clouds[pairs[1]], p), reg)
-    return CloudMetric(cloud, eta, p, solver)
+    costs = cost_matrices(clouds[pairs[0]], clouds[pairs[1]], options.get("p", 2))
+    return CloudMetric(cloud, choose_eta(costs, reg), **options)

@@ -11,22 +11,16 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 from sklearn.cluster import MiniBatchKMeans
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.neighbors import NearestNeighbors
+from sklearn.neighbors import kneighbors_graph
 from sklearn.utils import check_random_state, gen_batches
 
 from .._optional import optional_import
 from ..utils._sklearn import Interval, validate_params
 from ..utils._typing import MatrixLike, RandomStateLike
 from ..utils.validation import check_named_array, check_scale, check_vector, encode
-from ._sinkhorn import (
-    check_cloud,
-    check_transport,
-    choose_eta,
-    cost_matrices,
-    make_divergence,
-)
+from ._sinkhorn import check_cloud, check_transport, choose_eta, cost_matrices, make_divergence
 
-# Numbers in an array of costs between the points of clouds.
+# Numbers in an array of costs or distances.
 _BLOCK_SIZE = 2**20
 # Random pairs for the scale of the costs and of the proxy.
 _SAMPLED_PAIRS = 500
@@ -171,14 +165,10 @@ def measure_coreset(
     check_scale(X)
     if size > len(X):
         raise ValueError(f"size must be between 1 and the {len(X)} rows, got {size!r}.")
-    start = check_random_state(random_state).choice(len(X), int(size), replace=False)
+    start = np.sort(check_random_state(random_state).choice(len(X), int(size), replace=False))
+    weights = np.full(len(X), 1 / len(X))
     points, log = lp.free_support_barycenter(
-        [X],
-        [np.full(len(X), 1 / len(X))],
-        X[np.sort(start)],
-        numItermax=max_iter,
-        stopThr=tol,
-        log=True,
+        [X], [weights], X[start], numItermax=max_iter, stopThr=tol, log=True
     )
     moved = log["displacement_square_norms"][-1:]  # none, where tol is huge
     if moved and moved[0] > tol:
@@ -244,35 +234,29 @@ class _Divergences:
     """The matrix of divergences of some rows; of many, made row by row when asked for."""
 
     def __init__(self, X, cloud, p, reg, solver, n_candidates, rng):
-        self._near: Any = None  # a sparse matrix of solved pairs
         self._power = p
-        if cloud is None:
-            self._vectors, self._scale = X.astype(np.float64), 1.0
-        else:
+        self._vectors, self._scale = X.astype(np.float64), 1.0
+        self._near = sparse.csr_array((len(X), len(X)))  # solved pairs
+        if cloud is not None:
             self._embed(X.reshape(-1, *cloud), p, reg, solver, n_candidates, rng)
         self._squares = np.einsum("ij,ij->i", self._vectors, self._vectors)
         centre = self._vectors.mean(axis=0)
-        radius = np.sqrt(np.max(((self._vectors - centre) ** 2).sum(axis=1), initial=0.0))
-        self.largest = self._scale * (2 * radius) ** p
-        if self._near is not None:
-            self.largest = max(self.largest, self._near.data.max())
+        radius = np.sqrt(np.max(((self._vectors - centre) ** 2).sum(axis=1)))
+        self.largest = max(self._scale * (2 * radius) ** p, self._near.data.max(initial=0.0))
         self._kept = self._measure(np.arange(len(X))) if len(X) <= _KEPT_ROWS else None
 
     def _embed(self, clouds, p, reg, solver, n_candidates, rng):
         n_rows = len(clouds)
         pairs = rng.randint(n_rows, size=(2, _SAMPLED_PAIRS))
         eta = choose_eta(cost_matrices(clouds[pairs[0]], clouds[pairs[1]], p), reg)
-        weight = None if solver == "exact" else eta
-        divergence = make_divergence(
-            clouds.astype(np.float64), p=p, eta=weight, tol=_TOL, max_iter=_MAX_ITER
-        )
+        options = {"eta": None if solver == "exact" else eta, "tol": _TOL, "max_iter": _MAX_ITER}
+        divergence = make_divergence(clouds.astype(np.float64), p=p, **options)
         self._vectors = linear_embedding(clouds, eta, rng)
         n_near = n_rows if n_candidates is None else min(n_candidates + 1, n_rows)
         proxy = ((self._vectors[pairs[0]] - self._vectors[pairs[1]]) ** 2).sum(axis=1) ** (p / 2)
         exact = np.maximum(divergence(pairs), 0)
         self._scale = float(exact.sum() / proxy.sum()) if proxy.sum() > 0 else 1.0
-        search = NearestNeighbors(n_neighbors=n_near).fit(self._vectors)
-        graph = search.kneighbors_graph(self._vectors)
+        graph = kneighbors_graph(self._vectors, n_near, include_self=True)
         low, high = sparse.triu(graph + graph.T, format="csr").sorted_indices().nonzero()
         values = np.where(low == high, 0.0, np.maximum(divergence(np.stack([low, high])), 0))
         ends = np.concatenate([low, high]), np.concatenate([high, low])
@@ -290,11 +274,9 @@ class _Divergences:
         np.maximum(squared, 0, out=squared)
         distances = squared if self._power == 2 else np.sqrt(squared)
         distances *= self._scale
-        for place, row in enumerate(rows):
-            distances[place, row] = 0.0
-            if self._near is not None:
-                near = slice(*self._near.indptr[row : row + 2])
-                distances[place, self._near.indices[near]] = self._near.data[near]
+        distances[np.arange(len(rows)), rows] = 0.0
+        near = self._near[rows].tocoo()
+        distances[near.coords] = near.data
         return distances
 
     def total(self):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable
 from numbers import Integral, Real
@@ -85,7 +86,7 @@ def sinkhorn_divergence(
     """
     with naming("A"):
         single = np.ndim(A) == 2
-    A, B = check_clouds(A, "A"), check_clouds(B, "B")
+    A, B = _check_clouds(A, "A"), _check_clouds(B, "B")
     if len(A) != len(B) or A.shape[2] != B.shape[2] or type(A) is not type(B):
         raise ValueError(
             f"A and B must be of the same kind, with as many clouds and features, got "
@@ -100,19 +101,19 @@ def sinkhorn_divergence(
             f"eta must be a number above 0 and below {largest:.1g}, whose square the numbers of A "
             f"and B can hold, or None, got {eta!r}."
         )
-    a, b = check_weights(a, A, "a", single), check_weights(b, B, "b", single)
+    a, b = _check_weights(a, A, "a", single), _check_weights(b, B, "b", single)
     fixed = B.detach() if hasattr(B, "detach") else B
     centre = fixed.mean(1)[:, None]  # far from the origin, squares cancel
     A, B = A - centre, B - centre
     cross = cost_matrices(A, B, p)
     if solver == "exact":
-        values = exact_values(cross, a, b)
+        values = _exact_values(cross, a, b)
     else:
         eta = choose_eta(cross, reg) if eta is None else float(eta)
-        values = debias(
-            entropic_values(cross, eta, a, b),
-            entropic_values(cost_matrices(A, A, p), eta, a, a),
-            entropic_values(cost_matrices(B, B, p), eta, b, b),
+        values = _debias(
+            _entropic_values(cross, eta, a, b),
+            _entropic_values(cost_matrices(A, A, p), eta, a, a),
+            _entropic_values(cost_matrices(B, B, p), eta, b, b),
         )
     return values[0] if single else values
 
@@ -125,7 +126,7 @@ def _same_precision(A, B):
     return A.astype(dtype, copy=False), B.astype(dtype, copy=False)
 
 
-def debias(values: Any, own_first: Any, own_second: Any) -> Any:
+def _debias(values, own_first, own_second):
     """Return Sinkhorn divergences of transport values and of those of clouds to themselves."""
     return values - (own_first + own_second) / 2
 
@@ -134,19 +135,12 @@ def _as_floats(values, name):
     """Return a tensor of floats, or an array of float64 or float32."""
     if hasattr(values, "detach"):
         return values if values.is_floating_point() else values.double()
-    return check_named_array(
-        values,
-        name,
-        dtype=[np.float64, np.float32],
-        allow_nd=True,
-        ensure_2d=False,
-        ensure_all_finite=False,
-        ensure_min_samples=0,
-        ensure_min_features=0,
-    )
+    any_shape = {"allow_nd": True, "ensure_2d": False, "ensure_min_samples": 0}
+    any_shape |= {"ensure_min_features": 0, "ensure_all_finite": False}
+    return check_named_array(values, name, dtype=[np.float64, np.float32], **any_shape)
 
 
-def check_clouds(clouds: Any, name: str) -> Any:
+def _check_clouds(clouds, name):
     """Return clouds of floats; a single cloud becomes a batch of one."""
     clouds = _as_floats(clouds, name)
     clouds = clouds[None] if clouds.ndim == 2 else clouds
@@ -189,7 +183,7 @@ def check_transport(p: Any, reg: Any, solver: Any, name: str = "reg") -> None:
         raise ValueError(f"solver must be 'sinkhorn' or 'exact', got {solver!r}.")
 
 
-def check_weights(weights: Any, clouds: Any, name: str, single: bool = False) -> Any:
+def _check_weights(weights, clouds, name, single=False):
     """Return the weights of the points of each cloud as (n_clouds, n_points)."""
     n_clouds, n_points = clouds.shape[:2]
     backend = optional_import("ot.backend", "skdml.transport").get_backend(clouds)
@@ -224,22 +218,11 @@ def cost_matrices(A: Any, B: Any, p: int) -> Any:
 
 def choose_eta(costs: Any, reg: float) -> float:
     """Return the weight of the entropy, `reg` times the median cost."""
-    median = float(np.median(_plain(costs)))
-    if median > 0:
-        return reg * median
-    largest = float(_plain(costs).max())
-    return reg * largest if largest > 0 else 1.0
+    typical = float(np.median(_plain(costs))) or float(_plain(costs).max())
+    return reg * typical if typical > 0 else 1.0
 
 
-def entropic_values(
-    costs: Any,
-    eta: float,
-    a: Any,
-    b: Any,
-    tol: float = _TOL,
-    max_iter: int | None = None,
-    warn: bool = True,
-) -> Any:
+def _entropic_values(costs, eta, a, b, tol=_TOL, max_iter=None, warn=True):
     """Return the optimal values of the transport problems with entropy.
 
     The gradient by the costs is the plan, by the envelope theorem: that the plan changes as well
@@ -256,17 +239,11 @@ def entropic_values(
         typical = float(np.median(_plain(constant)))
         most = np.clip(_COST_LIMIT / constant.numel(), *_ITERATION_LIMITS)
         max_iter = int(np.clip(_ITERATIONS * typical / eta, _ITERATIONS, most))
-    result = batch.solve_batch(
-        constant,
-        eta,
-        a=_like(a, constant),
-        b=_like(b, constant),
-        max_iter=max_iter,
-        tol=tol,
-        method="sinkhorn" if small else "log_sinkhorn",
-        grad="detach",
-    )
-    error = float((result.plan.sum(2) - _like(a, constant)).norm(dim=1).max())
+    a, b = _like(a, constant), _like(b, constant)
+    options = {"max_iter": max_iter, "tol": tol, "grad": "detach"}
+    method = "sinkhorn" if small else "log_sinkhorn"
+    result = batch.solve_batch(constant, eta, a=a, b=b, method=method, **options)
+    error = float((result.plan.sum(2) - a).norm(dim=1).max())
     if warn and not error <= max(_FAR_OFF, _FAR_OFF_TOLS * tol):
         warnings.warn(
             f"Sinkhorn's algorithm stopped after {max_iter} iterations, and the sums of a plan are "
@@ -281,28 +258,20 @@ def entropic_values(
     return (plan * costs).sum(-1).sum(-1) + entropy
 
 
-def exact_values(costs: Any, a: Any, b: Any) -> Any:
+def _exact_values(costs, a, b):
     """Return the optimal costs without entropy; the gradient by the costs is the plan."""
     ot = optional_import("ot", "skdml.transport")
     plain = _plain(costs).astype(np.float64)
     weights = [_plain(side).astype(np.float64) for side in (a, b)]
     weights = [side / side.sum(axis=1, keepdims=True) for side in weights]
     plain = plain / (plain.max() or 1.0)  # POT's tolerance is absolute
-    plans = [
-        ot.emd(*sides, cost, numItermax=_MOST_PIVOTS)
-        for *sides, cost in zip(*weights, plain, strict=True)
-    ]
+    problems = zip(*weights, plain, strict=True)
+    plans = [ot.emd(*problem, numItermax=_MOST_PIVOTS) for problem in problems]
     return (_like(np.stack(plans), costs) * costs).sum(-1).sum(-1)
 
 
 def make_divergence(
-    clouds: Any,
-    *,
-    p: int,
-    eta: float | None,
-    tol: float = _TOL,
-    max_iter: int | None = None,
-    warn: bool = True,
+    clouds: Any, *, p: int, eta: float | None, **options: Any
 ) -> Callable[[Any], Any]:
     """Return the Sinkhorn divergence of pairs of some clouds, as a function of their indices.
 
@@ -316,8 +285,8 @@ def make_divergence(
         The power of the distance that is the cost.
     eta : float or None
         The weight of the entropy; None is the exact transport cost.
-    tol, max_iter, warn :
-        As in `entropic_values`.
+    **options
+        `tol`, `max_iter` and `warn` of Sinkhorn's algorithm.
 
     Returns
     -------
@@ -328,27 +297,22 @@ def make_divergence(
     step = None if hasattr(clouds, "detach") else max(1, _BLOCK_SIZE // clouds.shape[1] ** 2)
 
     def solve(pairs):
+        first, second = pairs
         blocks = []
-        for chosen in gen_batches(len(pairs[0]), step or len(pairs[0])):
-            costs = cost_matrices(clouds[pairs[0][chosen]], clouds[pairs[1][chosen]], p)
-            weights = check_weights(None, costs, "weights")
+        for chosen in gen_batches(len(first), step or len(first)):
+            costs = cost_matrices(clouds[first[chosen]], clouds[second[chosen]], p)
+            weights = _check_weights(None, costs, "weights")
             if eta is None:
-                blocks.append(exact_values(costs, weights, weights))
+                blocks.append(_exact_values(costs, weights, weights))
             else:
-                values = entropic_values(costs, eta, weights, weights, tol, max_iter, warn)
-                blocks.append(values)
+                blocks.append(_entropic_values(costs, eta, weights, weights, **options))
         return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
-    own: Any = None
+    @functools.cache
+    def own():
+        return solve([np.arange(len(clouds))] * 2)
 
-    def divergence(pairs):
-        nonlocal own
-        values = solve(pairs)
-        if own is None:
-            own = solve([np.arange(len(clouds))] * 2)
-        return debias(values, *own[pairs])
-
-    return solve if eta is None else divergence
+    return solve if eta is None else lambda pairs: _debias(solve(pairs), *own()[pairs])
 
 
 def _plain(values):

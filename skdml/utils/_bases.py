@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         def get_params(self, deep: bool = True) -> dict[str, Any]: ...
         def set_params(self, **params: Any) -> Self: ...
         def get_metadata_routing(self) -> Any: ...
-        def _get_metadata_request(self) -> Any: ...
         @classmethod
         def _get_param_names(cls) -> list[str]: ...
         def __getstate__(self) -> dict[str, Any]: ...
@@ -40,27 +39,18 @@ if TYPE_CHECKING:
     class ClassNamePrefixFeaturesOutMixin:
         def get_feature_names_out(self, input_features: Any = None) -> NDArray: ...
 
-    class ClassifierMixin:
-        def score(
-            self, X: MatrixLike, y: ArrayLike, sample_weight: ArrayLike | None = None
-        ) -> float: ...
+    # Our own classes have the methods of these.
+    class ClassifierMixin: ...
 
-    class DensityMixin:
-        def score(self, X: MatrixLike, y: None = None) -> float: ...
+    class DensityMixin: ...
 
     class CallbackSupportMixin:
         def set_callbacks(self, *callbacks: Any) -> Self: ...
-        def _init_callback_context(
-            self,
-            task_name: str = "fit",
-            task_id: int = 0,
-            max_subtasks: int | None = 0,
-            sequential_subtasks: bool = True,
-        ) -> Any: ...
+        def _init_callback_context(self, *, max_subtasks: int | None = 0) -> Any: ...
 
     HAS_CALLBACKS: bool
 else:
-    from sklearn.base import (
+    from sklearn.base import (  # noqa: F401, for all estimators
         BaseEstimator,
         ClassifierMixin,
         ClassNamePrefixFeaturesOutMixin,
@@ -77,14 +67,3 @@ else:
 
         class CallbackSupportMixin:
             """Stands in for scikit-learn's mixin where it does not exist: no callbacks."""
-
-
-__all__ = [
-    "HAS_CALLBACKS",
-    "BaseEstimator",
-    "CallbackSupportMixin",
-    "ClassNamePrefixFeaturesOutMixin",
-    "ClassifierMixin",
-    "DensityMixin",
-    "TransformerMixin",
-]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -122,10 +121,9 @@ def calls(model: Any, X: Any = None) -> dict[str, Callable[[], Any]]:
             method = getattr(model, name)
             found[name] = partial(method, X, **with_qid(method, query_ids(len(X))))
     if hasattr(model, "pair_distance"):
-        if accepts(model.pair_distance, "pairs"):
-            found["pair_distance"] = partial(model.pair_distance, np.stack([X[:-1], X[1:]], axis=1))
-        else:
-            found["pair_distance"] = partial(model.pair_distance, X[:-1], X[1:])
+        sides = X[:-1], X[1:]
+        pairs = [np.stack(sides, axis=1)] if accepts(model.pair_distance, "pairs") else sides
+        found["pair_distance"] = partial(model.pair_distance, *pairs)
     if hasattr(model, "get_metric"):
         found["get_metric"] = lambda: np.array([model.get_metric()(X[0], x) for x in X[:5]])
     if hasattr(model, "get_mahalanobis_matrix"):
@@ -162,11 +160,9 @@ def assert_close(actual: Any, expected: Any, what: str, tolerance: float = 1e-5)
     if expected.dtype.kind != "f":
         assert np.array_equal(actual, expected), f"{what}: {actual}, not {expected}"
         return
-    difference = np.abs(actual - expected).max(initial=0)
-    scale = np.abs(expected).max(initial=0)
-    assert difference <= tolerance * scale, (
-        f"{what}: a difference of {difference:.3g} where numbers are up to {scale:.3g}"
-    )
+    difference, scale = (np.abs(a).max(initial=0) for a in (actual - expected, expected))
+    found = f"a difference of {difference:.3g} where numbers are up to {scale:.3g}"
+    assert difference <= tolerance * scale, f"{what}: {found}"
 
 
 def assert_valid(model: Any, what: str) -> None:
@@ -179,48 +175,43 @@ def assert_valid(model: Any, what: str) -> None:
     A = results.get("get_mahalanobis_matrix")
     if A is not None:
         assert_close(A, A.T, f"the Mahalanobis matrix is not symmetric {what}", 1e-10)
-        eigenvalues = np.linalg.eigvalsh(A)
-        assert eigenvalues[0] >= -1e-8 * abs(eigenvalues[-1]), (
-            f"the Mahalanobis matrix is not positive semi-definite {what}: its smallest "
-            f"eigenvalue is {eigenvalues[0]:.3g}"
-        )
+        smallest, *_, largest = np.linalg.eigvalsh(A)
+        wrong = f"not positive semi-definite {what}, with an eigenvalue of {smallest:.3g}"
+        assert smallest >= -1e-8 * abs(largest), f"the Mahalanobis matrix is {wrong}"
 
 
 def assert_raises(
-    call: Callable[[], Any], what: str, *patterns: str, error: Any = ValueError
+    call: Any, what: str, name: str = "", *patterns: str, error: Any = ValueError
 ) -> None:
-    """See that the call fails with an error whose message has each of the patterns."""
+    """See that a call raises an error which names a parameter and a problem.
+
+    Parameters
+    ----------
+    call : callable
+        Called without arguments.
+    what : str
+        What is wrong, for the message of the check.
+    name : str
+        A word of the error's message; of "a|b", one of the words.
+    *patterns : str
+        Regular expressions that the message must have, too.
+    error : type or tuple of types, default=ValueError
+        The error.
+    """
     try:
         call()
     except error as caught:
         message = str(caught)
     else:
         raise AssertionError(f"{what} gave no error")
+    patterns = (rf"\b({name})\b", *patterns)
     missing = [pattern for pattern in patterns if not re.search(pattern, message)]
     assert not missing, f"{what}: the message does not say {missing}: {message[:300]!r}"
 
 
-def assert_fit_refuses(
+def assert_refused(
     estimator: Any, what: str, *patterns: str, error: Any = ValueError, **changes: Any
 ) -> None:
-    """See that a fit on the usual data with these changes fails, with each of the patterns."""
-    assert_raises(
-        partial(fit, fresh(estimator), **changes), f"fit on {what}", *patterns, error=error
-    )
-
-
-def parameter(name: str) -> str:
-    r"""Give the pattern of a message that names a parameter.
-
-    >>> parameter("X")
-    '\\bX\\b'
-    """
-    return rf"\b{name}\b"
-
-
-def collect_warnings(call: Callable[[], Any]) -> list[str]:
-    """Call, and return the messages of the warnings."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        call()
-    return [str(warning.message) for warning in caught]
+    """See that a fit on the usual data with these changes raises; see `assert_raises`."""
+    call = partial(fit, fresh(estimator), **changes)
+    assert_raises(call, f"fit on {what}", *patterns, error=error)

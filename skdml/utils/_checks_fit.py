@@ -1,8 +1,7 @@
-"""Checks of fit: seeds, copies, side effects, interruption and pipelines."""
+"""Checks of fit: seeds, copies, side effects, interruption, pipelines and callbacks."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import io
 import linecache
@@ -10,9 +9,10 @@ import os
 import pickle
 import subprocess
 import sys
-import tempfile
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stderr, redirect_stdout
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ from ._checks_common import (
     query_ids,
     takes_pairs,
 )
+from ._sklearn import HAS_CALLBACKS
 
 # Seeds
 
@@ -75,8 +76,8 @@ def _random_states():
 
 def check_fits_in_threads(estimator: Any) -> None:
     """Fits at the same time in threads of one process give what they give one after the other."""
-    seeds = range(4) if "random_state" in estimator.get_params() else [None] * 4
-    params = [{} if seed is None else {"random_state": seed} for seed in seeds]
+    seeded = "random_state" in estimator.get_params()
+    params = [{"random_state": seed} if seeded else {} for seed in range(4)]
     with warnings.catch_warnings():  # which is not for threads either
         warnings.simplefilter("ignore")
         expected = [outputs(fit(fresh(estimator, **own))) for own in params]
@@ -108,9 +109,8 @@ def check_objects_are_left_alone(estimator: Any) -> None:
     from ._checks_parts import objects_for, state_of  # needs torch
 
     for params in objects_for(estimator):
-        model = clone(estimator)
         # set, not cloned: fit must see these objects
-        model.set_params(**{**params, "random_state": 0})
+        model = clone(estimator).set_params(**{**params, "random_state": 0})
         before = state_of(params)
         names = " and ".join(params)
         with warnings.catch_warnings():
@@ -128,34 +128,22 @@ def check_pickle(estimator: Any) -> None:
 
 _FRESH_PROCESS = """
 import pickle, sys
-import numpy as np
 from skdml.utils._checks_common import outputs
-with open("model.pkl", "rb") as file:
-    model = pickle.load(file)
-np.savez("outputs.npz", **outputs(model, np.load("X.npy")))
+answer, sys.stdout = sys.stdout.buffer, sys.stderr
+pickle.dump(outputs(*pickle.load(sys.stdin.buffer)), answer)
 """
 
 
 def check_pickle_in_a_fresh_process(estimator: Any) -> None:
     """Unpickled in a process that has never seen the data, the model gives the same output."""
-    model = fit(fresh(estimator))
-    X = make_data(seed=1).X
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "model.pkl").write_bytes(pickle.dumps(model))
-        np.save(Path(folder, "X.npy"), X)
-        # where this process finds its modules, the new one does too
-        path = os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path)
-        done = subprocess.run(
-            [sys.executable, "-c", _FRESH_PROCESS],
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": path},
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        assert done.returncode == 0, f"the fresh process failed:\n{done.stderr}"
-        with np.load(Path(folder, "outputs.npz")) as actual:
-            assert_same(dict(actual), outputs(model, X), "in a fresh process")
+    model, X = fit(fresh(estimator)), make_data(seed=1).X
+    # where this process finds its modules, the new one does too
+    path = os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path)
+    command, sent = [sys.executable, "-c", _FRESH_PROCESS], pickle.dumps((model, X))
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, input=sent, env=environment, capture_output=True, timeout=300)
+    assert done.returncode == 0, f"the fresh process failed:\n{done.stderr.decode()}"
+    assert_same(pickle.loads(done.stdout), outputs(model, X), "in a fresh process")
 
 
 # Data
@@ -191,10 +179,8 @@ def check_training_data_is_not_needed(estimator: Any) -> None:
         data = Data(X, np.arange(X.shape[0]) % 3, query_ids(X.shape[0]))
         model = fit(fresh(estimator), data)
         expected = outputs(model, queries)
-        values = X.data if sparse.issparse(X) else X
-        values[:] = np.nan
-        data.y[:] = 7
-        data.qid[:] = 7
+        for values in (X.data if sparse.issparse(X) else X, data.y, data.qid):
+            values[:] = 7
         what = f"{type(X).__name__} of {X.dtype}, {X.shape[0]} x {X.shape[1]}"
         assert_same(outputs(model, queries), expected, f"after {what} was overwritten")
 
@@ -253,17 +239,17 @@ def _run_fit(model, at=None):
         return on_event if package in own else None
 
     before = sys.gettrace()
+    returned = False
     try:
         sys.settrace(on_event)
         model.fit(**arguments)
+        returned = True
     except KeyboardInterrupt:
         if not raised:
             raise
-    else:
-        sys.settrace(before)
-        assert not raised, "fit swallowed KeyboardInterrupt: it returned as if all were well"
     finally:
         sys.settrace(before)
+    assert not (raised and returned), "fit swallowed KeyboardInterrupt, and returned"
     return count
 
 
@@ -299,11 +285,7 @@ def check_silence(estimator: Any) -> None:
     for verbose in (0, 1):
         params = {"verbose": verbose} if "verbose" in estimator.get_params() else {}
         stdout, stderr = io.StringIO(), io.StringIO()
-        with (
-            contextlib.redirect_stdout(stdout),
-            contextlib.redirect_stderr(stderr),
-            warnings.catch_warnings(),
-        ):
+        with warnings.catch_warnings(), redirect_stdout(stdout), redirect_stderr(stderr):
             warnings.simplefilter("ignore")
             outputs(fit(fresh(estimator, **params)))
         for name, stream in (("stdout", stdout), ("stderr", stderr)):
@@ -327,3 +309,91 @@ def check_pipeline(estimator: Any) -> None:
     search = GridSearchCV(pipeline, grid, cv=2, error_score="raise").fit(X, *target)
     scores = search.cv_results_["mean_test_score"]
     assert np.isfinite(scores).all(), f"scores of the search: {scores}"
+
+
+# Callbacks
+
+# Packages whose calls are the work of a task, as are those of the estimator's own module; and
+# modules of them that report it.
+_WORKING = ("skdml", "sklearn", "numpy", "scipy", "torch", "skorch")
+_REPORTING = ("sklearn.callback", "skdml.utils._fit", __name__)
+# Events around all others.
+_WHOLE = [("setup", None), ("begin", None), ("end", None), ("teardown", None)]
+
+
+class _Recorder:
+    """A callback that notes when tasks begin and end, and how much was called before."""
+
+    def __init__(self, estimator: Any) -> None:
+        self.events: list[tuple[str, int | None, int]] = []
+        self.n_calls = 0
+        self._working = (*_WORKING, type(estimator).__module__)
+
+    def _note(self, what: str, estimator: Any, context: Any) -> None:
+        number = None if context.parent is None else context.task_id
+        self.events.append((what, number, self.n_calls))
+
+    setup = partialmethod(_note, "setup")
+    on_fit_task_begin = partialmethod(_note, "begin")
+    on_fit_task_end = partialmethod(_note, "end")
+    teardown = partialmethod(_note, "teardown")
+
+    def count(self, frame: Any, event: str, argument: Any) -> None:
+        """Count calls, as a profile function of Python."""
+        name = frame.f_globals.get("__name__") or ""
+        if event == "call" and name.startswith(self._working) and not name.startswith(_REPORTING):
+            self.n_calls += 1
+
+
+class _Keeper(_Recorder):
+    """A callback that keeps the intermediate models."""
+
+    def __init__(self, estimator: Any) -> None:
+        super().__init__(estimator)
+        self.models: list[tuple[bool, Any]] = []
+
+    def on_fit_task_end(self, estimator, context, *, fitted_estimator=None):
+        """Keep a model."""
+        self.models.append((context.parent is None, fitted_estimator))
+
+
+def _has_callbacks(estimator):
+    return HAS_CALLBACKS and hasattr(estimator, "set_callbacks")
+
+
+@only_for(_has_callbacks)
+def check_callback_tasks(estimator: Any) -> None:
+    """Tasks are inside the fit, one after the other, each around some work."""
+    recorder = _Recorder(estimator)
+    model = fresh(estimator).set_callbacks(recorder)
+    sys.setprofile(recorder.count)
+    try:
+        fit(model)
+    finally:
+        sys.setprofile(None)
+    events = recorder.events
+    around = [event[:2] for event in events[:2] + events[-2:]]
+    assert around == _WHOLE, "the task of the whole fit does not begin first and end last"
+    tasks = events[2:-2]
+    expected = [(what, i) for i in range(len(tasks) // 2) for what in ("begin", "end")]
+    assert [event[:2] for event in tasks] == expected, "tasks do not begin and end in turn"
+    for begin, end in zip(tasks[::2], tasks[1::2], strict=True):
+        assert end[2] > begin[2], f"task {begin[1]} begins and ends without any work in between"
+
+
+@only_for(_has_callbacks)
+def check_callback_models(estimator: Any) -> None:
+    """Intermediate models work, and passing them to callbacks does not change the fit."""
+    keeper = _Keeper(estimator)
+    expected = learned(estimator)
+    model = fit(fresh(estimator).set_callbacks(keeper))
+    assert_same(outputs(model), expected, "with a callback that looks at the model")
+    is_whole, last = keeper.models[-1]
+    assert is_whole, "the end of the whole fit is not the last task"
+    assert last is not None, "no model at the end of the whole fit"
+    assert_same(outputs(last), expected, "of the model at the end of fit")
+    on_the_way = [found for is_whole, found in keeper.models if not is_whole and found is not None]
+    if {"max_iter", "max_epochs"} & estimator.get_params().keys():
+        assert on_the_way, "an estimator with iterations gives callbacks no model of any of them"
+    for found in on_the_way:
+        assert outputs(found).keys() == expected.keys(), "methods of a model on the way"

@@ -21,7 +21,6 @@ from ._checks_common import (
     fresh,
     make_data,
     only_for,
-    parameter,
 )
 
 
@@ -53,13 +52,9 @@ def check_metric_in_nearest_neighbours(estimator: Any) -> None:
     knn = KNeighborsClassifier(3, metric=model.get_metric()).fit(X, y)
     transformed = KNeighborsClassifier(3).fit(model.transform(X), y)
     queries = make_data(seed=1).X
-    for actual, expected, what in zip(
-        knn.kneighbors(queries),
-        transformed.kneighbors(model.transform(queries)),
-        ("distances to", "indices of"),
-        strict=True,
-    ):
-        assert_close(actual, expected, f"{what} the neighbours by get_metric and by transform")
+    actual, expected = knn.kneighbors(queries), transformed.kneighbors(model.transform(queries))
+    for i, what in enumerate(("distances to", "indices of")):
+        assert_close(actual[i], expected[i], f"{what} neighbours by get_metric and by transform")
 
 
 @_having("get_metric", "pair_distance")
@@ -72,12 +67,11 @@ def check_pair_distance(estimator: Any) -> None:
     distances = model.pair_distance(X[pairs])
     assert_close(distances, np.linalg.norm(left - right, axis=1), "pair_distance and transform")
     if accepts(model.pair_distance, "X"):
-        assert_close(
-            model.pair_distance(pairs, X=X), distances, "pair_distance of indices and of vectors"
-        )
-        for what, wrong in {"a row that X does not have": N_SAMPLES, "a negative row": -1}.items():
+        by_index = model.pair_distance(pairs, X=X)
+        assert_close(by_index, distances, "pair_distance of indices and of vectors")
+        for wrong in (N_SAMPLES, -1):
             call = partial(model.pair_distance, np.array([[0, wrong]]), X=X)
-            assert_raises(call, f"pair_distance of {what}", parameter("pairs"))
+            assert_raises(call, f"pair_distance of row {wrong} of X", "pairs")
 
 
 @_having("transform_database", "pair_distance")
@@ -86,14 +80,10 @@ def check_asymmetric_pair_distance(estimator: Any) -> None:
     queries, database = make_data(seed=1).X, make_data().X
     model = fit(fresh(estimator))
     difference = model.transform(queries) - model.transform_database(database)
-    assert_close(
-        model.pair_distance(queries, database),
-        np.linalg.norm(difference, axis=1),
-        "pair_distance against transform and transform_database",
-    )
+    actual, expected = model.pair_distance(queries, database), np.linalg.norm(difference, axis=1)
+    assert_close(actual, expected, "pair_distance against transform and transform_database")
     call = partial(model.pair_distance, queries[:-1], database)
-    named = f"{parameter('queries')}|{parameter('database')}"
-    assert_raises(call, "fewer queries than database rows", named)
+    assert_raises(call, "fewer queries than database rows", "queries|database")
 
 
 @_having("get_mahalanobis_matrix")
@@ -104,11 +94,9 @@ def check_mahalanobis_matrix(estimator: Any) -> None:
     X = make_data().X
     difference = X[:-1] - X[1:]
     A = model.get_mahalanobis_matrix()
-    assert_close(
-        np.sqrt(np.einsum("ij,jk,ik->i", difference, A, difference)),
-        np.linalg.norm(model.transform(X[:-1]) - model.transform(X[1:]), axis=1),
-        "distances by get_mahalanobis_matrix and by transform",
-    )
+    actual = np.sqrt(np.einsum("ij,jk,ik->i", difference, A, difference))
+    expected = np.linalg.norm(model.transform(X[:-1]) - model.transform(X[1:]), axis=1)
+    assert_close(actual, expected, "distances by get_mahalanobis_matrix and by transform")
 
 
 # Coordinates
@@ -119,21 +107,19 @@ def check_dtype(estimator: Any) -> None:
     """Output has the dtype of X where the tags say so; float32 and float64 tell the same."""
     data = make_data()
     names = [name for name in ("transform", "transform_database") if hasattr(estimator, name)]
-    results = {}
+    distances: dict[str, dict[str, Any]] = {name: {} for name in names}
     for dtype in get_tags(estimator).transformer_tags.preserves_dtype:
         X = data.X.astype(dtype)
         model = fit(fresh(estimator), data._replace(X=X))
         for name in names:
-            results[name, dtype] = getattr(model, name)(X)
-            got = results[name, dtype].dtype
-            assert got == dtype, f"{name} turned {dtype} into {got}, against the estimator's tags"
-    for name in names:
-        if {(name, "float32"), (name, "float64")} <= results.keys():
-            # distances: coordinates may be rotated
-            single, double = (
-                euclidean_distances(results[name, dtype]) for dtype in ("float32", "float64")
-            )
-            assert_close(single, double, f"{name} of float32 and of float64", tolerance=1e-2)
+            got = getattr(model, name)(X)
+            wrong = f"{name} turned {dtype} into {got.dtype}, against the estimator's tags"
+            assert got.dtype == dtype, wrong
+            distances[name][dtype] = euclidean_distances(got)  # coordinates may be rotated
+    for name, of in distances.items():
+        if {"float32", "float64"} <= of.keys():
+            what = f"{name} of float32 and of float64"
+            assert_close(of["float32"], of["float64"], what, tolerance=1e-2)
 
 
 # Samples
@@ -148,4 +134,4 @@ def check_sample(estimator: Any) -> None:
     assert np.isfinite(rows).all(), "samples are not finite"
     assert_close(model.sample(7, random_state=0), rows, "the same seed gives other samples")
     assert not np.array_equal(model.sample(7, random_state=1), rows), "the seed has no effect"
-    assert_raises(partial(model.sample, 0), "sample(0)", parameter("n_samples"))
+    assert_raises(partial(model.sample, 0), "sample(0)", "n_samples")

@@ -34,8 +34,7 @@ class LearnedLoss(nn.Module):
 class CountingMiner:
     """A miner that counts its calls, and takes other pairs in every one."""
 
-    def __init__(self) -> None:
-        self.n_calls = 0
+    n_calls = 0
 
     def __call__(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
         """Return pairs of one class, and pairs of different ones."""
@@ -49,8 +48,7 @@ class CountingMiner:
 class CountingChange:
     """Augmentation that counts its calls, and adds more in every one."""
 
-    def __init__(self) -> None:
-        self.n_calls = 0
+    n_calls = 0
 
     def __call__(self, X: Tensor) -> Tensor:
         """Shift the first column."""
@@ -63,8 +61,7 @@ class CountingChange:
 class CountingCallback(Callback):
     """A callback of skorch that halves the learning rate after each epoch, once in its life."""
 
-    def __init__(self) -> None:
-        self.n_epochs = 0
+    n_epochs = 0
 
     def on_epoch_begin(self, net: Any, **kwargs: Any) -> None:
         """Count."""
@@ -95,27 +92,23 @@ def objects_for(estimator: Any) -> list[dict[str, Any]]:
         sizes = (names["latent_dim"], N_FEATURES) if "latent_dim" in names else (N_FEATURES, 16)
         network = nn.Sequential(nn.Linear(*sizes), nn.ReLU(), nn.Linear(sizes[1], sizes[1]))
         found.append({"module": network})
-        found.append({"module": lambda: network} if "latent_dim" in names else {})
+        if "latent_dim" in names:
+            found.append({"module": lambda: network})
     if takes_objects("critic_module"):
         found.append({"critic_module": nn.Linear(N_FEATURES, 4)})
     if "query_module" in names:
         sides = ("query_module", "database_module")
         found.append({side: nn.Linear(N_FEATURES, 3) for side in sides})
-    return [params for params in found if params]
+    return found
 
 
 def state_of(params: dict[str, Any]) -> str | None:
     """Return a hash of the weights and counts of such objects."""
-    objects = [
-        item
-        for value in params.values()
-        for item in (value if isinstance(value, list) else [value])
-    ]
-    return joblib.hash(
-        [
-            {name: tensor.numpy() for name, tensor in item.state_dict().items()}
-            if isinstance(item, nn.Module)
-            else dict(getattr(item, "__dict__", {}))
-            for item in objects
-        ]
-    )
+    states: list[Any] = []
+    for value in params.values():
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, nn.Module):
+                states += [tensor.numpy() for tensor in item.state_dict().values()]
+            else:
+                states.append(getattr(item, "__dict__", None))
+    return joblib.hash(states)

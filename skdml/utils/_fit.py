@@ -147,12 +147,8 @@ class FitProgress(Progress):
             from tqdm import tqdm
 
             # disable=None: silent when stderr is not a terminal
-            self._bar = tqdm(
-                total=self.total,
-                desc=type(self.estimator).__name__,
-                unit=self.description,
-                disable=None,
-            )
+            name = type(self.estimator).__name__
+            self._bar = tqdm(total=self.total, desc=name, unit=self.description, disable=None)
         return self
 
     def begin(self) -> None:

@@ -79,21 +79,16 @@ def remove_leftovers(parent: str | None = None) -> None:
         for name in glob.glob(pattern.format("*")):
             process = name[len(head) :].split(tail[0])[0]
             with contextlib.suppress(OSError):
-                if process.isdecimal() and _is_own(name) and not _is_alive(int(process)):
+                is_own = process.isdecimal() and os.stat(name).st_uid == os.getuid()
+                if is_own and not _is_alive(int(process)):
                     shutil.rmtree(name) if os.path.isdir(name) else os.unlink(name)
-
-
-def _is_own(name):
-    return os.stat(name).st_uid == os.getuid()
 
 
 def _is_alive(process):
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
     return True
 
 

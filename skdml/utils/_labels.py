@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .validation import as_array, check_given, encode, label_vector
+from .validation import as_array, check_given, encode_several, label_vector
 
 
 def encode_labels(y: Any, n_samples: int, estimator: str) -> tuple[NDArray, NDArray]:
@@ -38,18 +38,12 @@ def encode_labels(y: Any, n_samples: int, estimator: str) -> tuple[NDArray, NDAr
     """
     check_given(y, estimator)
     y = label_vector(y, n_samples)
-    if y.dtype.kind == "f" and not np.isfinite(y).all():
-        raise ValueError("y contains NaN or infinity: every sample needs a class label.")
     if y.dtype.kind in "iuf" and (y == -1).any():
         raise ValueError(
             f"y has -1 for {int(np.sum(y == -1))} samples, which stands for no label. {estimator} "
             "learns from labelled samples: leave them out, or use SSDMLEmbedder."
         )
-    classes, codes = encode(y, "y")
-    if len(classes) < 2:
-        raise ValueError(
-            "y has only one class: at least two are needed to learn what is different."
-        )
+    classes, codes = encode_several(y)
     if np.bincount(codes).max() < 2:
         raise ValueError("y has no class with two samples: nothing tells what is similar.")
     return classes, codes
@@ -121,11 +115,7 @@ def encode_partial_labels(
     known = y[labelled]
     if known.dtype.kind == "f" and not np.isfinite(known).all():
         raise ValueError("y contains NaN or infinity: give -1 to samples without a label.")
-    classes, positions = encode(known, "y")
-    if len(classes) < 2:
-        raise ValueError(
-            "y has only one class beside -1: at least two are needed to learn what is different."
-        )
+    classes, positions = encode_several(known, " beside -1")
     if needs_pairs and np.bincount(positions).max() < 2:
         raise ValueError(
             "y has no class with two labelled samples, from which this method learns what is "

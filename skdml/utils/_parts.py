@@ -11,11 +11,8 @@ from ._fit import copy_part
 def params_of(params: dict[str, Any], part: str) -> dict[str, Any]:
     """Return the parameters of a part, such as "module", as copies and without its name."""
     prefix = f"{part}__"
-    return {
-        name.removeprefix(prefix): copy_part(name, value)
-        for name, value in params.items()
-        if name.startswith(prefix)
-    }
+    names = [name for name in params if name.startswith(prefix)]
+    return {name.removeprefix(prefix): copy_part(name, params[name]) for name in names}
 
 
 class PartParamsMixin(BaseEstimator):
@@ -26,11 +23,8 @@ class PartParamsMixin(BaseEstimator):
     def _part_params(self) -> dict[str, Any]:
         """Return what was given beyond the named parameters."""
         own = self._get_param_names()
-        return {
-            name: value
-            for name, value in vars(self).items()
-            if name not in own and not name.startswith("_") and not name.endswith("_")
-        }
+        given = [name for name in vars(self) if name not in own and name == name.strip("_")]
+        return {name: getattr(self, name) for name in given}
 
     def _check_part_params(self):
         prefixes = tuple(f"{part}__" for part in self._parts)
@@ -69,11 +63,8 @@ class PartParamsMixin(BaseEstimator):
         self : estimator
             Itself.
         """
-        parts = {
-            name: params.pop(name)
-            for name in list(params)
-            if name.partition("__")[0] in self._parts and "__" in name
-        }
+        prefixes = tuple(f"{part}__" for part in self._parts)
+        parts = {name: params.pop(name) for name in list(params) if name.startswith(prefixes)}
         super().set_params(**params)
         self.__dict__.update(parts)
         return self

@@ -12,16 +12,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
-from sklearn.base import _fit_context
-from sklearn.utils._param_validation import (
+from sklearn.base import _fit_context  # noqa: F401, for `_fit.py`
+from sklearn.utils._param_validation import (  # noqa: F401, for all estimators
     Interval,
-    Options,
     StrOptions,
     validate_parameter_constraints,
 )
 from sklearn.utils.validation import validate_data as _validate_data
 
-from ._bases import HAS_CALLBACKS, BaseEstimator, CallbackSupportMixin
+from ._bases import HAS_CALLBACKS, BaseEstimator, CallbackSupportMixin  # noqa: F401
 from ._typing import MatrixLike
 from .validation import naming
 
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
         parameter_constraints: dict[str, Any], *, prefer_skip_nested_validation: bool
     ) -> Callable[[Function], Function]: ...
 else:
-    from sklearn.utils._param_validation import validate_params
+    from sklearn.utils._param_validation import validate_params  # noqa: F401
 
 # Where the documentation is read. The pages of the API reference are named by autosummary.
 DOCUMENTATION = "https://skdml.readthedocs.io/en/latest/"
@@ -78,19 +77,3 @@ def validate_data(estimator: BaseEstimator, X: MatrixLike, name: str = "X", **op
         if name == "X":
             raise
         raise ValueError(re.sub(r"\bX\b", name, str(error))) from error
-
-
-__all__ = [
-    "DOCUMENTATION",
-    "HAS_CALLBACKS",
-    "ClientMixin",
-    "EstimatorMixin",
-    "Interval",
-    "Options",
-    "StrOptions",
-    "_fit_context",
-    "validate_data",
-    "validate_parameter_constraints",
-    "validate_params",
-    "validate_rows",
-]

@@ -28,19 +28,11 @@ def seeded_torch(seed: int) -> Iterator[None]:
     """
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     with _GENERATOR, torch.random.fork_rng(devices=devices):
-        seed_torch(seed)
+        # torch.manual_seed notes the caller's stack for a GPU that is not there: milliseconds.
+        torch.default_generator.manual_seed(seed)
+        if torch.cuda.is_available():
+            torch.cuda.manual_seed_all(seed)
         yield
-
-
-def seed_torch(seed: int) -> None:
-    """Seed torch's generators of this process; for use inside of `seeded_torch`.
-
-    ``torch.manual_seed`` would also note the call for a GPU that is not there, with the stack of
-    the caller: milliseconds for each of thousands of calls.
-    """
-    torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_available():
-        torch.cuda.manual_seed_all(seed)
 
 
 def choose_device(device: str) -> str:

@@ -34,11 +34,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from . import _checks_callbacks as callbacks
 from . import _checks_fit as fit
-from . import _checks_input as bad_input
+from . import _checks_input as given
 from . import _checks_output as output
-from . import _checks_supervision as supervision
 
 __all__ = [
     "all_estimators",
@@ -49,7 +47,7 @@ __all__ = [
 ]
 
 # Their functions `check_...` are the checks.
-_MODULES = (fit, callbacks, supervision, bad_input, output)
+_MODULES = (fit, given, output)
 
 
 def all_estimators() -> list[tuple[str, type]]:
@@ -185,11 +183,9 @@ def parametrize_with_skdml_checks(estimators: Iterable[Any]) -> Any:
     """
     import pytest
 
-    return pytest.mark.parametrize(
-        ("estimator", "check"),
-        [
-            pytest.param(estimator, check, id=f"{type(estimator).__name__}-{name}")
-            for estimator in estimators
-            for name, check in skdml_checks(estimator)
-        ],
-    )
+    cases = [
+        pytest.param(estimator, check, id=f"{type(estimator).__name__}-{name}")
+        for estimator in estimators
+        for name, check in skdml_checks(estimator)
+    ]
+    return pytest.mark.parametrize(("estimator", "check"), cases)

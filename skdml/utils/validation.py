@@ -54,16 +54,9 @@ def check_named_array(values: Any, name: str, **options: Any) -> Any:
 
 def check_embeddings(values: Any, name: str, min_samples: int = 1) -> NDArray:
     """Return a finite 2-d array of float32 or float64."""
-    X = check_named_array(
-        values,
-        name,
-        dtype=[np.float64, np.float32],
-        order="C",
-        ensure_2d=False,
-        allow_nd=True,
-        ensure_min_samples=0,
-        ensure_min_features=0,
-    )
+    any_shape: dict[str, Any] = {"ensure_min_samples": 0, "ensure_min_features": 0}
+    any_shape |= {"ensure_2d": False, "allow_nd": True}
+    X = check_named_array(values, name, dtype=[np.float64, np.float32], order="C", **any_shape)
     if X.ndim != 2:
         raise ValueError(
             f"{name} must have two dimensions (items by features), got shape {X.shape}; "
@@ -99,11 +92,8 @@ def as_dense(X: Any, name: str = "X") -> NDArray:
     """Return rows as a dense array; MemoryError, with the size, if they do not fit."""
     if not sparse.issparse(X):
         return X
-    refuse_if_too_large(
-        X.shape,
-        f"{name} is worked on as a dense array",
-        "Reduce the columns first, by TruncatedSVD.",
-    )
+    advice = "Reduce the columns first, by TruncatedSVD."
+    refuse_if_too_large(X.shape, f"{name} is worked on as a dense array", advice)
     return X.toarray()
 
 
@@ -131,9 +121,8 @@ def check_vector(values: ArrayLike, name: str, length: int | None = None) -> NDA
     if vector.ndim != 1:
         raise ValueError(f"{name} must be one-dimensional, got shape {vector.shape}.")
     if length is not None and len(vector) != length:
-        raise ValueError(
-            f"{name} must have one entry per row: expected {length}, got {len(vector)}."
-        )
+        found = f"expected {length}, got {len(vector)}"
+        raise ValueError(f"{name} must have one entry per row: {found}.")
     if len(vector) == 0:
         raise ValueError(f"{name} must not be empty.")
     return vector
@@ -199,22 +188,14 @@ def check_row_labels(y: Any, n_rows: int, name: str = "y", rows: str = "X") -> N
     """Return class labels, of which there must be one for each row of `rows`."""
     y = check_class_labels(y, name)
     if len(y) != n_rows:
-        raise ValueError(
-            f"{name} has {len(y)} labels for {n_rows} rows of {rows}: one class label per row is "
-            "needed."
-        )
+        found = f"{len(y)} labels for {n_rows} rows of {rows}"
+        raise ValueError(f"{name} has {found}: one class label per row is needed.")
     return y
 
 
 def encode_classes(y: Any, n_rows: int) -> tuple[NDArray, NDArray]:
     """Return two classes or more, sorted, and the number of each row's class."""
-    classes, codes = encode(check_row_labels(y, n_rows), "y")
-    if len(classes) < 2:
-        raise ValueError(
-            f"y has only one class, {classes[0]!r}: at least two classes are needed to learn what "
-            "is different."
-        )
-    return classes, codes
+    return encode_several(check_row_labels(y, n_rows))
 
 
 def encode_known(y: Any, classes: NDArray, n_rows: int, name: str, rows: str) -> NDArray:
@@ -276,12 +257,20 @@ def encode(values: NDArray, name: str) -> tuple[NDArray, NDArray]:
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         raise ValueError(f"{name} must not contain NaN or infinity.")
     try:
-        distinct, codes = np.unique(values, return_inverse=True)
+        return np.unique(values, return_inverse=True)
     except TypeError as error:
-        raise TypeError(
-            f"{name} must be all numbers or all strings, without missing values."
-        ) from error
-    return distinct, codes
+        wanted = "all numbers or all strings, without missing values"
+        raise TypeError(f"{name} must be {wanted}.") from error
+
+
+def encode_several(y: NDArray, beside: str = "") -> tuple[NDArray, NDArray]:
+    """Encode class labels `y`, of which there must be two classes at least."""
+    classes, codes = encode(y, "y")
+    if len(classes) < 2:
+        raise ValueError(
+            f"y has only one class{beside}: at least two are needed to learn what is different."
+        )
+    return classes, codes
 
 
 # Pairs of rows
@@ -308,28 +297,23 @@ def check_index_pairs(pairs: Any, n_rows: int) -> NDArray:
 
 def check_pair_labels(pair_labels: Any, n_pairs: int) -> NDArray[np.int64]:
     """Return labels of pairs, +1 or -1, as integers."""
+    wanted = "numbers, +1 (similar) or -1 (dissimilar)"
     if pair_labels is None:
-        raise ValueError("pair_labels is missing: pass +1 (similar) or -1 (dissimilar) per pair.")
+        raise ValueError(f"pair_labels is missing: pass {wanted}, one per pair.")
     with naming("pair_labels"):
         labels = np.asarray(pair_labels)
         if labels.dtype.kind == "O":
             labels = labels.astype(np.float64)
     if labels.dtype.kind not in "biuf":
-        raise TypeError(
-            f"pair_labels must be numbers, +1 (similar) or -1 (dissimilar), got dtype "
-            f"{labels.dtype}."
-        )
+        raise TypeError(f"pair_labels must be {wanted}, got dtype {labels.dtype}.")
     if labels.shape != (n_pairs,):
         raise ValueError(
             f"pair_labels has shape {labels.shape} for {n_pairs} pairs: one label per pair is "
             "needed."
         )
-    wrong = (labels != 1) & (labels != -1)
-    if wrong.any():
-        odd = np.unique(labels[wrong])[:5]
-        raise ValueError(
-            f"pair_labels must be +1 (similar) or -1 (dissimilar), got {odd.tolist()} as well."
-        )
+    wrong = np.setdiff1d(labels, [1, -1])
+    if len(wrong):
+        raise ValueError(f"pair_labels must be {wanted}, got {wrong[:5].tolist()} as well.")
     return labels.astype(np.int64)
 
 
@@ -422,14 +406,15 @@ def unit_for_squares(X: Any) -> float:
     >>> unit_for_squares(np.array([3.0, -1000.0]) * 2.0**600) == 2.0**609
     True
     """
-    largest = _largest(X)
+    largest = largest_size(X)
     exponent = _EXPONENTS[np.dtype(np.float32 if X.dtype == np.float32 else np.float64)]
     if 2.0**-exponent <= largest <= 2.0**exponent or largest == 0 or not np.isfinite(largest):
         return 1.0
     return 2.0 ** max(int(np.frexp(largest)[1]) - 1, -1000)  # whose inverse is finite
 
 
-def _largest(X):
+def largest_size(X: Any) -> float:
+    """Return the largest absolute value of an array or a sparse matrix, 0 if it is empty."""
     values = np.asarray(X.data if sparse.issparse(X) else X)
     if 0 in values.shape:
         return 0.0
@@ -460,7 +445,7 @@ def check_scale(
     may_be_small : bool, default=False
         Whether only numbers that are too large are refused.
     """
-    largest = _largest(X)
+    largest = largest_size(X)
     dtype = np.dtype(dtype)
     limit = 2.0 ** (exponent or _EXPONENTS[dtype])
     if largest > limit or (0 < largest < 1 / limit and not may_be_small):
@@ -491,9 +476,7 @@ def varying_columns(X: Any, dtype: DTypeLike | None = None, n_units: int = _ROUN
 def check_varies(X: Any, name: str = "X", dtype: DTypeLike | None = None) -> None:
     """Refuse rows that are all the same, up to rounding; in `dtype`, if it is another than X's."""
     if not varying_columns(X).any():
-        raise ValueError(
-            f"{name} has the same values in every row: there is nothing to learn from."
-        )
+        raise ValueError(f"{name} has the same values in every row: nothing can be learned.")
     if dtype is not None and not varying_columns(X, dtype, _FEW_STEPS).any():
         raise ValueError(
             f"{name} varies so little beside its values, up to {np.abs(X).max():.3g}, that "

@@ -100,13 +100,13 @@ def test_gradient_by_finite_differences(name, options, monkeypatch):
 
 def test_pairs_are_solved_once_and_so_are_clouds_with_themselves(monkeypatch):
     solved = []
-    real = _sinkhorn.entropic_values
+    real = _sinkhorn._entropic_values
 
     def counted(costs, *args, **params):
         solved.append(len(costs))
         return real(costs, *args, **params)
 
-    monkeypatch.setattr(_sinkhorn, "entropic_values", counted)
+    monkeypatch.setattr(_sinkhorn, "_entropic_values", counted)
     clouds = clouds_of(make_batch()[0])
     first, second = torch.tensor([0, 1, 0, 2]), torch.tensor([1, 0, 2, 3])
     values = module.pair_divergences(clouds, first, second, reg=0.5, tol=1e-9)

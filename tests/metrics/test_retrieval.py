@@ -408,3 +408,10 @@ def test_sparse_embeddings_and_mixed_labels_are_type_errors(data):
     labels = np.array(["a", None] * 30, dtype=object)
     with pytest.raises(TypeError, match="labels must be all numbers or all strings"):
         recall_at_k(X, labels)
+
+
+def test_dates_and_durations_are_labels_of_two_kinds():
+    X, dates = np.arange(4.0)[:, None], np.array([0, 0, 1, 1], dtype="datetime64[s]")
+    assert r_precision(X, dates, gallery=X, gallery_labels=dates) == 1.0
+    with pytest.raises(TypeError, match=r"labels .*and gallery_labels .*same kind"):
+        r_precision(X, dates, gallery=X, gallery_labels=dates.astype("timedelta64[s]"))

@@ -1,3 +1,4 @@
+import functools
 import io
 import pickle
 import sys
@@ -135,7 +136,8 @@ def test_queries_are_held_out_where_none_are_given(data):
 
 
 def test_stops_early_where_nothing_is_gained(data, monkeypatch):
-    monkeypatch.setattr(_local_gmml, "_PATIENCE", 3)
+    impatient = functools.partial(_local_gmml.train, patience=3)
+    monkeypatch.setattr(_local_gmml, "train", impatient)
     (X, y, qid), _ = data
     validation = {"X_val": np.zeros((4, 6)), "y_val": [1, 0, 0, 1], "qid_val": [0, 0, 1, 1]}
     ranker = quick(max_epochs=50).fit(X, y, qid, **validation)

@@ -3,7 +3,7 @@ import pytest
 from scipy.stats import rankdata
 
 from skdml.ranking import _documents
-from skdml.ranking._documents import Candidates, Normalizer, column_scale, group_rows
+from skdml.ranking._documents import Normalizer, column_scale, group_rows
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -249,8 +249,8 @@ def test_features_that_are_not_used_are_not_there(normalize, kept):
     found = Normalizer(normalize, scale, 1.0, used).features(X, queries)
     np.testing.assert_allclose(found, expected, atol=1e-12)
     documents = X[QID == 4]
-    placed = Normalizer(normalize, scale).place(X, Candidates(documents))[:, used.ravel()]
-    found = Normalizer(normalize, scale, used=used).place(X, Candidates(documents))
+    placed = Normalizer(normalize, scale).place(X, documents)[:, used.ravel()]
+    found = Normalizer(normalize, scale, used=used).place(X, documents)
     np.testing.assert_allclose(found, placed, atol=1e-12)
 
 
@@ -293,7 +293,7 @@ def documents_and_rows(n_documents=6):
 def test_rows_are_placed_as_obvious_loops_place_them(normalize, n_documents):
     documents, rows = documents_and_rows(n_documents)
     scale = scale_for(normalize, documents)
-    placed = Normalizer(normalize, scale).place(rows, Candidates(documents))
+    placed = Normalizer(normalize, scale).place(rows, documents)
     expected = obvious_places(rows, documents, normalize, scale)
     np.testing.assert_allclose(placed, expected, atol=1e-12)
 
@@ -303,13 +303,13 @@ def test_documents_placed_among_themselves_have_their_features(normalize):
     documents, _ = documents_and_rows()
     scale = scale_for(normalize, documents)
     expected = Normalizer(normalize, scale).features(documents, group_rows(None, len(documents)))
-    placed = Normalizer(normalize, scale).place(documents, Candidates(documents))
+    placed = Normalizer(normalize, scale).place(documents, documents)
     np.testing.assert_allclose(placed, expected, atol=1e-12)
 
 
 def test_placed_rows_do_not_change_each_other():
     documents, rows = documents_and_rows()
-    candidates = Candidates(documents)
+    candidates = documents
     together = Normalizer("query", None).place(rows, candidates)
     for row, expected in zip(rows, together, strict=True):
         alone = Normalizer("query", None).place(row[None], candidates)[0]
@@ -319,6 +319,6 @@ def test_placed_rows_do_not_change_each_other():
 @pytest.mark.parametrize("size", [1e300, 1e-300])
 def test_rows_among_huge_and_tiny_documents(size):
     documents, rows = documents_and_rows()
-    expected = Normalizer("query", None).place(rows, Candidates(documents))
-    placed = Normalizer("query", None).place(rows * size, Candidates(documents * size))
+    expected = Normalizer("query", None).place(rows, documents)
+    placed = Normalizer("query", None).place(rows * size, documents * size)
     np.testing.assert_allclose(placed, expected, atol=1e-9)

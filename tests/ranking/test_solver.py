@@ -7,7 +7,7 @@ from skdml.datasets import make_ranking
 from skdml.linear import MahalanobisMetric
 from skdml.ranking._anchor_model import LocalMetric, build_model, learn_local_metric
 from skdml.ranking._documents import mean_ndcg_of
-from skdml.ranking._local_gmml_training import fit_query_weights, gradients, train
+from skdml.ranking._local_gmml_training import _gradients, fit_query_weights, train
 from skdml.utils._fit import Progress
 from tests.ranking.ranking_toys import (
     finite_differences,
@@ -155,9 +155,9 @@ def test_gradients_against_finite_differences(kernel, learn_metrics, loss):
 
     def value(name, parameter):
         changed = replace(model, **{name: parameter})
-        return gradients(changed, batch, None, (), loss, np.random.default_rng(0))[0]
+        return _gradients(changed, batch, None, (), loss, np.random.default_rng(0))[0]
 
-    loss_value, found = gradients(model, batch, None, learned, loss, np.random.default_rng(0))
+    loss_value, found = _gradients(model, batch, None, learned, loss, np.random.default_rng(0))
     assert loss_value > 0
     assert set(found) == set(learned)
     for name in learned:
@@ -168,8 +168,8 @@ def test_gradients_against_finite_differences(kernel, learn_metrics, loss):
 
 def test_known_quadratic_terms_change_nothing():
     batch, model = make_ranked(), random_model()
-    slow = gradients(model, batch, None, ALL, "lambda", rng)
-    fast = gradients(model, batch, model.quadratic(batch.features), ALL, "lambda", rng)
+    slow = _gradients(model, batch, None, ALL, "lambda", rng)
+    fast = _gradients(model, batch, model.quadratic(batch.features), ALL, "lambda", rng)
     assert slow[0] == fast[0]
     for name in ALL:
         assert np.array_equal(slow[1][name], fast[1][name])

@@ -212,7 +212,7 @@ def test_affinity_is_the_dense_closed_form(rows, codes, kind):
                 start[i, j] = 1 if codes[i] == codes[j] else -1
     full = dense_solution(graph.flow, start, 0.9)
     full = (full + full.T) / 2
-    actual = propagate_affinity(graph.flow, codes, 0.9, graph.neighbors)
+    actual = propagate_affinity(graph, codes, 0.9)
     for i in range(60):
         np.testing.assert_allclose(actual[i], full[i, graph.neighbors[i]], atol=1e-6)
 

@@ -14,6 +14,7 @@ from skdml.semisupervised._method_laplacian import (  # noqa: E402
     clip_negative,
     density_weights,
     factor_metric,
+    itml_prior,
     laplacian_scatter,
     likelihood_prior,
     lrml_metric,
@@ -178,3 +179,9 @@ def test_seraph_tells_of_steps_that_were_not_enough():
     pairs, signs = rng.standard_normal((50, 4)), np.where(np.arange(50) % 2, 1.0, -1.0)
     with pytest.warns(ConvergenceWarning, match=r"after 2 steps.* lowered the objective"):
         seraph_metric(pairs, signs, rng.standard_normal((50, 4)), 0.1, 0.01, max_iter=2)
+
+
+def test_itml_prior_of_rows_with_one_distance_is_named():
+    X, codes = np.eye(4), np.array([0, 0, 1, 1])
+    with pytest.raises(ValueError, match=r"'apit' cannot learn .*same distance.*more labels"):
+        itml_prior(X, codes, np.random.default_rng(0))

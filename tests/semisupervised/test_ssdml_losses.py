@@ -82,9 +82,7 @@ def test_graph_loss_is_a_sum_of_means():
         torch.tensor([10.0]),
         torch.tensor([2.0, 4.0]),
         torch.tensor([0.5, -1.0]),
-        similar_weight=2.0,
-        dissimilar_weight=0.1,
-        graph_weight=3.0,
+        *(2.0, 0.1, 3.0),
     )
     assert value.item() == pytest.approx(2 * 2 - 0.1 * 10 + 3 * (1 - 4) / 2)
 
