@@ -20,6 +20,7 @@ import sys
 import time
 import traceback
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
-from skorch.callbacks import Callback
 from skorch.utils import to_tensor
 
 from ...utils._fit import Progress
@@ -62,28 +62,24 @@ class Checkpoints:
     def __init__(self, folder: Any) -> None:
         self.folder = Path(folder)
 
-    def path(self, rank: int, epoch: int) -> Path:
-        """Return the file of a rank and an epoch."""
+    def _path(self, rank, epoch):
         return self.folder / f"checkpoint-{rank}-{epoch}"
 
-    def write(self, rank: int, epoch: int, state: dict) -> None:
-        """Write the state of a rank, whole or not at all."""
-        write_whole(self.path(rank, epoch), cloudpickle.dumps(state))
-        self.remove_old(rank, epoch)
+    def write(self, rank: int, epoch: int, state: bytes) -> None:
+        """Write the state of a rank, whole or not at all, and remove what it makes needless."""
+        write_whole(self._path(rank, epoch), state)
+        self._path(rank, epoch - _KEPT).unlink(missing_ok=True)
 
-    def remove_old(self, rank: int, epoch: int) -> None:
-        """Remove what is not needed any more once an epoch is there."""
-        self.path(rank, epoch - _KEPT).unlink(missing_ok=True)
+    def read(self, rank: int, epoch: int) -> bytes | None:
+        """Return the state of a rank, None if it is not there."""
+        path = self._path(rank, epoch)
+        return path.read_bytes() if path.exists() else None
 
-    def read(self, rank: int, epoch: int) -> dict:
-        """Return the state of a rank."""
-        return cloudpickle.loads(self.path(rank, epoch).read_bytes())
-
-    def last(self, size: int) -> int:
-        """Return the last epoch that all ranks have finished, 0 if there is none."""
+    def last(self, ranks: Sequence[int]) -> int:
+        """Return the last epoch that some ranks have all finished, 0 if there is none."""
         epochs = [
             {int(path.name.rpartition("-")[2]) for path in self.folder.glob(f"checkpoint-{rank}-*")}
-            for rank in range(size)
+            for rank in ranks
         ]
         return max(set.intersection(*epochs), default=0)
 
@@ -118,7 +114,7 @@ class RankNet(MetricNet):
         *args: Any,
         ranks: Ranks,
         config: Config,
-        checkpoints: Checkpoints | None = None,
+        checkpoints: Any = None,
         first_epoch: int = 0,
         **kwargs: Any,
     ) -> None:
@@ -136,7 +132,7 @@ class RankNet(MetricNet):
         # What comes at random from here on, such as augmentation, differs between ranks.
         torch.manual_seed(self.config.seed + 1_000_003 * (1 + self.ranks.rank))
         stopped = False
-        if self.first_epoch and self.checkpoints is not None:
+        if self.first_epoch:
             stopped = self._restore(self.checkpoints.read(self.ranks.rank, self.first_epoch))
         try:
             if not stopped:
@@ -191,7 +187,7 @@ class RankNet(MetricNet):
         self.consensus.append(ring_distance(self._sync.compared(), self.ranks))
         stop = self.ranks.any(stop)
         if self.checkpoints is not None:
-            state = self._state(stop)
+            state = cloudpickle.dumps(self._state(stop))
             self.checkpoints.write(self.ranks.rank, len(self.history), state)
         if stop:
             raise Stopped
@@ -214,7 +210,8 @@ class RankNet(MetricNet):
             "stopped": stop,
         }
 
-    def _restore(self, state):
+    def _restore(self, checkpoint):
+        state = cloudpickle.loads(checkpoint)
         for name in _PARTS:
             getattr(self, name).load_state_dict(state["parts"][name])
         self.history.extend(state["history"])
@@ -245,7 +242,7 @@ def _set_random_states(on_cpu, on_gpu, of_numpy, of_python):
     random.setstate(of_python)
 
 
-def _callback_state(callback: Callback) -> dict[str, Any]:
+def _callback_state(callback):
     """Return what a callback has learned on the way: its attributes with an underscore behind."""
     state = {}
     for name, value in vars(callback).items():
@@ -255,7 +252,7 @@ def _callback_state(callback: Callback) -> dict[str, Any]:
     return state
 
 
-def _restore_callback(callback: Callback, state: dict[str, Any]) -> None:
+def _restore_callback(callback, state):
     for name, (is_part, value) in state.items():
         if is_part:
             getattr(callback, name).load_state_dict(value)
@@ -294,8 +291,7 @@ def train_rank(
     codes: NDArray,
     progress: Progress,
     ranks: Ranks,
-    checkpoints: Checkpoints | None = None,
-    first_epoch: int = 0,
+    **resume: Any,
 ) -> dict[str, Any]:
     """Train as one of several ranks.
 
@@ -309,10 +305,8 @@ def train_rank(
         Told of each epoch.
     ranks : Ranks
         The processes.
-    checkpoints : Checkpoints, default=None
-        Where the state goes after each epoch.
-    first_epoch : int, default=0
-        The epoch to go on from.
+    **resume
+        `checkpoints` and `first_epoch` of `RankNet`.
 
     Returns
     -------
@@ -321,16 +315,7 @@ def train_rank(
     """
     with warnings.catch_warnings(record=True) as caught, seeded_torch(config.seed):
         warnings.simplefilter("always")
-        training = build_training(
-            config,
-            samples,
-            codes,
-            progress,
-            ranks=ranks,
-            checkpoints=checkpoints,
-            first_epoch=first_epoch,
-        )
-        net: Any = train(training)
+        net: Any = train(build_training(config, samples, codes, progress, ranks=ranks, **resume))
     net.agree()
     counts = ranks.all_objects(net.counts)
     loss = net.criterion_.loss.loss
@@ -363,7 +348,7 @@ def _to_cpu(state):
     return state
 
 
-def run_rank(folder: Path, shared: Path, rank: int, first_epoch: int) -> int:
+def _run_rank(folder, shared, rank, first_epoch):
     """Do the work of one rank and return the exit code; an error goes to a file."""
     try:
         _await_address(folder)
@@ -371,17 +356,10 @@ def run_rank(folder: Path, shared: Path, rank: int, first_epoch: int) -> int:
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
         samples = torch.from_numpy(np.load(shared / "samples.npy", mmap_mode="c"))
         codes = np.load(shared / "codes.npy")
-        heartbeat = Heartbeat(folder / f"heartbeat-{rank}")
+        heartbeat, progress = Heartbeat(folder / f"heartbeat-{rank}"), RankProgress(folder, rank)
+        resume = {"checkpoints": Checkpoints(shared), "first_epoch": first_epoch}
         with process_group(config.distributed.timeout, heartbeat) as ranks:
-            result = train_rank(
-                config,
-                samples,
-                codes,
-                RankProgress(folder, rank),
-                ranks,
-                Checkpoints(shared),
-                first_epoch,
-            )
+            result = train_rank(config, samples, codes, progress, ranks, **resume)
             if rank == 0:
                 write_whole(folder / "result", cloudpickle.dumps(result))
     except BaseException as error:
@@ -432,13 +410,8 @@ def _open_store(folder):
         listener.bind(place)
         listener.listen()
         port = listener.getsockname()[1]
-        store = dist.TCPStore(
-            address,
-            port,
-            is_master=True,
-            wait_for_workers=False,
-            master_listen_fd=listener.detach(),
-        )
+        options: Any = {"is_master": True, "wait_for_workers": False}
+        store = dist.TCPStore(address, port, master_listen_fd=listener.detach(), **options)
     write_whole(folder / "address", f"{address} {port}".encode())
     return store
 
@@ -453,7 +426,7 @@ def main(arguments: list[str]) -> int:
         if process == 0:
             end_with_parent(own)
             os.environ.update(RANK=str(rank), LOCAL_RANK=str(local))
-            code = run_rank(folder, shared, rank, first_epoch)
+            code = _run_rank(folder, shared, rank, first_epoch)
             sys.stdout.flush()
             os._exit(code)
         running[process] = rank

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,13 +15,12 @@ from ._core import (
     LINEAR,
     SimilarityLoss,
     SparseWeights,
+    Term,
     Weights,
     check_batch,
-    check_choice,
-    check_numbers,
+    param,
     register_loss,
     unit_distances,
-    zero_like,
 )
 
 TRIPLETS = ("semi-hard", "all", "hard")
@@ -79,11 +79,8 @@ def _hardest_triplets(distances, slope, positive, negative, margin):
     return losses.sum(), weights, active.sum(), usable.sum()
 
 
-def _count_triplets(positive, negative):
-    return (positive.sum(1, dtype=torch.float64) * negative.sum(1)).sum()
-
-
 @register_loss("triplet")
+@dataclass(eq=False, repr=False)
 class TripletLoss(SimilarityLoss):
     r"""Ask of each anchor that its negatives are farther than its positives, by a margin.
 
@@ -112,31 +109,22 @@ class TripletLoss(SimilarityLoss):
     0.6368
     """
 
-    def __init__(
-        self,
-        margin: float = 0.2,
-        triplets: str = "semi-hard",
-        distance: str = "euclidean",
-        reduction: str = "active",
-        miner: Any = None,
-    ) -> None:
-        if isinstance(miner, str) and miner in TRIPLETS:
-            triplets, miner = miner, None
-        super().__init__(miner)
-        check_numbers(margin=margin)
-        check_choice(TRIPLETS, triplets, "triplets")
-        check_choice(("euclidean", "cosine"), distance, "distance")
-        check_choice(("active", "mean"), reduction, "reduction")
-        self.margin, self.triplets = margin, triplets
-        self.distance, self.reduction = distance, reduction
+    margin: float = param(0.2)
+    triplets: str = param("semi-hard", TRIPLETS)
+    distance: str = param("euclidean", ("euclidean", "cosine"))
+    reduction: str = param("active", ("active", "mean"))
+    miner: Any = None
 
-    def term(
-        self, similarities: Tensor, positive: Tensor, negative: Tensor, labels: Tensor
-    ) -> tuple[Tensor, Weights]:
+    def __post_init__(self) -> None:
+        if isinstance(self.miner, str) and self.miner in TRIPLETS:
+            self.triplets, self.miner = self.miner, None
+        super().__post_init__()
+
+    def term(self, S: Tensor, positive: Tensor, negative: Tensor, labels: Tensor) -> Term:
         if self.distance == "euclidean":
-            distances, slope = unit_distances(similarities)
+            distances, slope = unit_distances(S)
         else:
-            distances, slope = 1 - similarities, -torch.ones_like(similarities)
+            distances, slope = 1 - S, -torch.ones_like(S)
         weights: Weights
         if self.triplets == "hard":
             total, weights, count, usable = _hardest_triplets(
@@ -148,17 +136,20 @@ class TripletLoss(SimilarityLoss):
                 distances, slope, positive, negative, labels, self.margin, semi_hard
             )
             # Semi-hard triplets are those with a loss; the others were not mined.
-            usable = count if semi_hard else _count_triplets(positive, negative)
+            usable = count
+            if not semi_hard:
+                usable = (positive.sum(1, dtype=torch.float64) * negative.sum(1)).sum()
         divisor = count if self.reduction == "active" else usable
-        divisor = divisor.clamp_min(1).to(similarities.dtype)
+        divisor = divisor.clamp_min(1).to(S.dtype)
         if isinstance(weights, SparseWeights):
             weights = weights._replace(values=weights.values / divisor)
         else:
             weights.div_(divisor)
-        return total.to(similarities.dtype) / divisor, weights
+        return total.to(S.dtype) / divisor, weights
 
 
 @register_loss("class-anchor")
+@dataclass(eq=False, repr=False)
 class ClassAnchorLoss(SimilarityLoss):
     r"""Compare the hardest positive and the hardest negative of one anchor per class.
 
@@ -185,16 +176,11 @@ class ClassAnchorLoss(SimilarityLoss):
     0.8447
     """
 
-    def __init__(self, anchors: str = "random", norm_weight: float = 1e-3) -> None:
-        super().__init__()
-        check_choice(("random", "all"), anchors, "anchors")
-        check_numbers(least=0, norm_weight=norm_weight)
-        self.anchors, self.norm_weight = anchors, norm_weight
+    anchors: str = param("random", ("random", "all"))
+    norm_weight: float = param(1e-3, "a number of at least 0")
 
-    def term(
-        self, similarities: Tensor, positive: Tensor, negative: Tensor, labels: Tensor
-    ) -> tuple[Tensor, Weights]:
-        rows = torch.arange(len(similarities), device=similarities.device)
+    def term(self, S: Tensor, positive: Tensor, negative: Tensor, labels: Tensor) -> Term:
+        rows = torch.arange(len(S), device=S.device)
         rows = rows[positive.any(1) & negative.any(1)]
         if self.anchors == "random":
             # The first of each class in a random order.
@@ -205,8 +191,8 @@ class ClassAnchorLoss(SimilarityLoss):
             ends[1:] = codes[order][1:] != codes[order][:-1]
             rows = rows[order[ends]]
         if len(rows) == 0:
-            return zero_like(similarities), SparseWeights(rows, rows, similarities.new_zeros(0))
-        chosen = similarities[rows]
+            return S.new_zeros(()), SparseWeights(rows, rows, S.new_zeros(0))
+        chosen = S[rows]
         low, positives = chosen.masked_fill(~positive[rows], math.inf).min(1)
         high, negatives = chosen.masked_fill(~negative[rows], -math.inf).max(1)
         share = (high - low).sigmoid() / len(rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,17 +14,20 @@ from ._core import (
     LINEAR,
     Loss,
     SimilarityLoss,
+    Term,
     check_batch,
-    check_numbers,
     masked_softmax,
+    param,
     register_loss,
     signed_softmax,
     unit_distances,
     unit_rows,
 )
+from ._pairs import by_sign
 
 
 @register_loss("lifted-structure")
+@dataclass(eq=False, repr=False)
 class LiftedStructureLoss(SimilarityLoss):
     r"""Compare the soft-hardest positive of each anchor with its soft-hardest negative.
 
@@ -48,22 +52,18 @@ class LiftedStructureLoss(SimilarityLoss):
     0.1867
     """
 
-    def __init__(self, margin: float = 0.0, miner: Any = None) -> None:
-        super().__init__(miner)
-        check_numbers(margin=margin)
-        self.margin = margin
+    margin: float = param(0.0)
+    miner: Any = None
 
-    def term(
-        self, similarities: Tensor, positive: Tensor, negative: Tensor, labels: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        one = similarities.new_ones(())
-        sign = torch.where(positive, -one, one)
-        low, high, weights = signed_softmax(similarities.mul_(sign), positive, negative)
+    def term(self, S: Tensor, positive: Tensor, negative: Tensor, labels: Tensor) -> Term:
+        sign = by_sign(positive, S, -1, 1)
+        low, high, weights = signed_softmax(S.mul_(sign), positive, negative)
         losses = (low + high + self.margin).nan_to_num_(neginf=0.0).relu_()
-        return losses.mean(), weights.mul_(sign).mul_((losses > 0) * one / len(losses))
+        return losses.mean(), weights.mul_(sign).mul_((losses > 0).to(S.dtype) / len(losses))
 
 
 @register_loss("lifted-structure-pairs")
+@dataclass(eq=False, repr=False)
 class LiftedStructurePairsLoss(SimilarityLoss):
     r"""Compare each positive pair with the negatives of both its ends, in distances.
 
@@ -88,15 +88,11 @@ class LiftedStructurePairsLoss(SimilarityLoss):
     2.3008
     """
 
-    def __init__(self, margin: float = 1.0, miner: Any = None) -> None:
-        super().__init__(miner)
-        check_numbers(margin=margin)
-        self.margin = margin
+    margin: float = param(1.0)
+    miner: Any = None
 
-    def term(
-        self, similarities: Tensor, positive: Tensor, negative: Tensor, labels: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        distances, slope = unit_distances(similarities)
+    def term(self, S: Tensor, positive: Tensor, negative: Tensor, labels: Tensor) -> Term:
+        distances, slope = unit_distances(S)
         high, push = masked_softmax(self.margin - distances, negative)
         usable = positive & ((high > -math.inf) | (high > -math.inf).T)
         count = positive.sum().clamp_min(1)
@@ -112,6 +108,7 @@ class LiftedStructurePairsLoss(SimilarityLoss):
 
 
 @register_loss("n-pair-tuplet")
+@dataclass(eq=False, repr=False)
 class NPairTupletLoss(SimilarityLoss):
     r"""Compare each positive pair with all negatives of its anchor: the (N+1)-tuplet loss.
 
@@ -136,23 +133,21 @@ class NPairTupletLoss(SimilarityLoss):
     0.8437
     """
 
-    def __init__(self, scale: float = 1.0, normalize: bool = True, miner: Any = None) -> None:
-        super().__init__(miner, normalize)
-        check_numbers(above=0, scale=scale)
-        self.scale = scale
+    scale: float = param(1.0, "a number above 0")
+    normalize: bool = True
+    miner: Any = None
 
-    def term(
-        self, similarities: Tensor, positive: Tensor, negative: Tensor, labels: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        similarities.mul_(self.scale)
-        high, push = masked_softmax(similarities, negative)
+    def term(self, S: Tensor, positive: Tensor, negative: Tensor, labels: Tensor) -> Term:
+        S.mul_(self.scale)
+        high, push = masked_softmax(S, negative)
         count = positive.sum().clamp_min(1)
-        gaps = (high - similarities).masked_fill_(~positive, -math.inf)
+        gaps = (high - S).masked_fill_(~positive, -math.inf)
         value = softplus(gaps, threshold=LINEAR).sum() / count
         gaps.sigmoid_().mul_(self.scale).div_(count)
         return value, push.mul_(gaps.sum(1, keepdim=True)).sub_(gaps)
 
 
+@dataclass(eq=False, repr=False)
 class ClassPairsLoss(Loss):
     """Base of losses over one pair per class.
 
@@ -164,10 +159,8 @@ class ClassPairsLoss(Loss):
         If products are of unit vectors, or of the embeddings as they are.
     """
 
-    def __init__(self, scale: float = 1.0, normalize: bool = True) -> None:
-        super().__init__()
-        check_numbers(above=0, scale=scale)
-        self.scale, self.normalize = scale, normalize
+    scale: float = param(1.0, "a number above 0")
+    normalize: bool = True
 
     def scores(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return f_i' f_j+ of the first two rows of every class that has two, as a matrix."""

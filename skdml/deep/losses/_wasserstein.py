@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from ...transport._sinkhorn import (
     cost_matrices,
     make_divergence,
 )
-from ._core import Loss, check_batch, check_numbers, gram, pair_masks, register_loss, unit_rows
+from ._core import Loss, check_batch, gram, pair_masks, param, register_loss, unit_rows
 
 # Columns of a point where the user names no cloud.
 POINT_DIM = 4
@@ -94,6 +95,7 @@ def pair_divergences(
     return divergence(pairs)[place]
 
 
+@dataclass(eq=False, repr=False)
 class TransportLoss(Loss):
     """Base of losses over the divergences of clouds.
 
@@ -107,13 +109,18 @@ class TransportLoss(Loss):
         The transport; see `skdml.transport.sinkhorn_divergence`.
     """
 
-    def __init__(self, margin: float, cloud: Any, p: int, reg: float, solver: str) -> None:
-        super().__init__()
-        check_numbers(margin=margin)
-        check_transport(p, reg, solver)
-        if cloud is not None:
-            choose_cloud(cloud, math.prod(cloud) if isinstance(cloud, (tuple, list)) else 0)
-        self.cloud, self.margin, self.p, self.reg, self.solver = cloud, margin, p, reg, solver
+    cloud: Cloud | None = None
+    margin: float = param(0.5)
+    p: int = 2
+    reg: float = 0.05
+    solver: str = "sinkhorn"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_transport(self.p, self.reg, self.solver)
+        if self.cloud is not None:
+            n_features = math.prod(self.cloud) if isinstance(self.cloud, (tuple, list)) else 0
+            choose_cloud(self.cloud, n_features)
 
     def prepare(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
         """Return clouds, their similarities as unit vectors, and masks of both kinds of pairs."""
@@ -153,16 +160,6 @@ class WassersteinContrastiveLoss(TransportLoss):
     torch.Size([])
     """
 
-    def __init__(
-        self,
-        cloud: Cloud | None = None,
-        margin: float = 0.5,
-        p: int = 2,
-        reg: float = 0.05,
-        solver: str = "sinkhorn",
-    ) -> None:
-        super().__init__(margin, cloud, p, reg, solver)
-
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of a batch."""
         clouds, similarities, positive, negative = self.prepare(embeddings, labels)
@@ -185,6 +182,7 @@ class WassersteinContrastiveLoss(TransportLoss):
 
 
 @register_loss("wtriplet")
+@dataclass(eq=False, repr=False)
 class WassersteinTripletLoss(TransportLoss):
     r"""Ask of each anchor that its negatives cost more transport than its positives.
 
@@ -210,15 +208,7 @@ class WassersteinTripletLoss(TransportLoss):
     torch.Size([])
     """
 
-    def __init__(
-        self,
-        cloud: Cloud | None = None,
-        margin: float = 0.2,
-        p: int = 2,
-        reg: float = 0.05,
-        solver: str = "sinkhorn",
-    ) -> None:
-        super().__init__(margin, cloud, p, reg, solver)
+    margin: float = param(0.2)
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of a batch."""
