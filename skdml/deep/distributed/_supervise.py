@@ -265,7 +265,7 @@ def train_ranks(
             warnings.warn(message, category, stacklevel=4)
     n_batches = len(result["history"][0]["batches"])
     with seeded_torch(config.seed):
-        net = build_net(config, EpochCallback(None, None), n_batches)
+        net = build_net(config, EpochCallback(), n_batches)
         net.initialize()
     net.history.extend(result["history"])
     net.module_.load_state_dict(result["module_"])

@@ -315,7 +315,7 @@ def train_rank(
     """
     with warnings.catch_warnings(record=True) as caught, seeded_torch(config.seed):
         warnings.simplefilter("always")
-        net: Any = train(build_training(config, samples, codes, progress, ranks=ranks, **resume))
+        net: Any = train(*build_training(config, samples, codes, progress, ranks=ranks, **resume))
     net.agree()
     counts = ranks.all_objects(net.counts)
     loss = net.criterion_.loss.loss

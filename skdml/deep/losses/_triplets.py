@@ -197,9 +197,7 @@ class ClassAnchorLoss(SimilarityLoss):
         high, negatives = chosen.masked_fill(~negative[rows], -math.inf).max(1)
         share = (high - low).sigmoid() / len(rows)
         weights = SparseWeights(
-            torch.cat([rows, rows]),
-            torch.cat([positives, negatives]),
-            torch.cat([-share, share]),
+            torch.cat([rows, rows]), torch.cat([positives, negatives]), torch.cat([-share, share])
         )
         return softplus(high - low, threshold=LINEAR).mean(), weights
 
