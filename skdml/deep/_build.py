@@ -159,7 +159,7 @@ def build_training(
     watch = EpochCallback(progress, held_out, average, make_metric, attributes)
     batches = build_batches(config, rows, labels, ranks)
     net = build_net(config, watch, len(batches), ranks, **net_params)
-    net.make_batches = lambda dataset: batches
+    net.batches_ = batches
     if config.coreset is not None:
         batches.choose = partial(_clouds.choose_coreset, config, net, rows, labels.numpy())
     return net, rows, labels, watch

@@ -42,23 +42,19 @@ class LossModule(nn.Module):
 
 
 class MetricNet(NeuralNet):
-    """A skorch net whose batches come from `make_batches`.
+    """A skorch net with batches of its own in training.
 
-    Parameters
+    Attributes
     ----------
-    *args, **kwargs
-        As in `skorch.NeuralNet`.
-    make_batches : callable
-        ``make_batches(dataset)`` returns the batches of a pass, an iterable with a length.
+    batches_ : iterable with a length
+        The batches of a pass.
     """
 
-    def __init__(self, *args: Any, make_batches: Any = None, **kwargs: Any) -> None:
-        self.make_batches = make_batches
-        super().__init__(*args, **kwargs)
+    batches_: Any = None
 
     def get_iterator(self, dataset: Any, training: bool = False) -> Any:
-        if training and self.make_batches is not None:
-            return self.make_batches(dataset)
+        if training and self.batches_ is not None:
+            return self.batches_
         return super().get_iterator(dataset, training)
 
     def fit_loop(self, *args: Any, **kwargs: Any) -> Any:
@@ -190,7 +186,7 @@ def train(net: Any, rows: Any, labels: torch.Tensor, watch: EpochCallback) -> An
         raise KeyboardInterrupt from None
     except NotFinite as error:
         watch.good_.restore(error, net.lr, stacklevel=5)
-    net.make_batches = None
+    net.batches_ = None
     watch.__dict__.update(dict.fromkeys(vars(watch)))
     return net
 

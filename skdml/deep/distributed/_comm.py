@@ -275,17 +275,12 @@ def process_group(timeout: float, heartbeat: Heartbeat | None = None) -> Iterato
 def _open_sockets():
     """Return the sockets of this process, inode to descriptor; none where there is no /proc."""
     found = {}
-    try:
-        descriptors = os.listdir("/proc/self/fd")
-    except OSError:
-        return {}
-    for name in descriptors:
-        try:
-            target = os.readlink(f"/proc/self/fd/{name}")
-        except OSError:  # closed meanwhile, as the descriptor of the listing itself
-            continue
-        if target.startswith("socket:["):
-            found[int(target[8:-1])] = int(name)
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):  # closed meanwhile, as that of the listing itself
+                target = os.readlink(f"/proc/self/fd/{name}")
+                if target.startswith("socket:["):
+                    found[int(target[8:-1])] = int(name)
     return found
 
 

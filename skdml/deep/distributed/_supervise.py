@@ -268,15 +268,9 @@ def train_ranks(
         net = build_net(config, EpochCallback(), n_batches)
         net.initialize()
     net.history.extend(result["history"])
-    net.module_.load_state_dict(result["module_"])
-    net.optimizer_.load_state_dict(result["optimizer_"])
-    if isinstance(net.criterion_.loss, torch.nn.Module):
-        net.criterion_.loss.load_state_dict(result["loss"])
-    return net, {
-        "consensus_": np.array(result["consensus"]),
-        "traffic_": result["traffic"],
-        "timing_": result["timing"],
-    }
+    for name, state in result["parts"].items():
+        getattr(net, name).load_state_dict(state)
+    return net, result["figures"]
 
 
 def _train_in_group(config, samples, codes, progress):

@@ -36,7 +36,7 @@ from ...utils._pickle import cloudpickle
 from ...utils._processes import end_with_parent
 from ...utils._torch import seeded_torch
 from .._build import Config, build_training
-from .._train import MetricNet, train
+from .._train import LossModule, MetricNet, train
 from ._comm import CHANNELS, START_SECONDS, Heartbeat, Ranks, is_communication_error, process_group
 from ._sync import ring_distance
 
@@ -204,7 +204,7 @@ class RankNet(MetricNet):
             "parts": {name: getattr(self, name).state_dict() for name in _PARTS},
             "history": list(self.history),
             "callbacks": {name: _callback_state(callback) for name, callback in self.callbacks_},
-            "batches": self.make_batches(None).state,
+            "batches": self.batches_.state,
             "random": _random_states(),
             "counts": (self.consensus, self.counts, self.criterion_.loss.step),
             "stopped": stop,
@@ -217,7 +217,7 @@ class RankNet(MetricNet):
         self.history.extend(state["history"])
         for name, callback in self.callbacks_:
             _restore_callback(callback, state["callbacks"].get(name, {}))
-        self.make_batches(None).state = state["batches"]
+        self.batches_.state = state["batches"]
         _set_random_states(*state["random"])
         self.consensus, self.counts, self.criterion_.loss.step = state["counts"]
         return state["stopped"]
@@ -318,21 +318,22 @@ def train_rank(
         net: Any = train(*build_training(config, samples, codes, progress, ranks=ranks, **resume))
     net.agree()
     counts = ranks.all_objects(net.counts)
-    loss = net.criterion_.loss.loss
     mean = {
         name: float(np.mean([own[name] / max(own["steps"], 1) for own in counts]))
         for name in COUNTED
     }
+    waiting = mean["communication"]
     return {
-        "module_": _to_cpu(net.module_.state_dict()),
-        "optimizer_": _to_cpu(net.optimizer_.state_dict()),
-        "loss": _to_cpu(loss.state_dict()) if isinstance(loss, torch.nn.Module) else {},
+        "parts": {
+            "module_": _to_cpu(net.module_.state_dict()),
+            "optimizer_": _to_cpu(net.optimizer_.state_dict()),
+            "criterion_": _to_cpu(LossModule(net.criterion_.loss.loss).state_dict()),
+        },
         "history": list(net.history),
-        "consensus": list(net.consensus),
-        "traffic": {name: mean[name] for name in CHANNELS},
-        "timing": {
-            "compute": mean["seconds"] - mean["communication"],
-            "communication": mean["communication"],
+        "figures": {
+            "consensus_": np.array(net.consensus),
+            "traffic_": {name: mean[name] for name in CHANNELS},
+            "timing_": {"compute": mean["seconds"] - waiting, "communication": waiting},
         },
         "warnings": [(item.category, str(item.message)) for item in caught],
     }
