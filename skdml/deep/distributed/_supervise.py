@@ -34,6 +34,7 @@ from ._worker import Checkpoints, train_rank, write_whole
 # How often processes are looked after, and how long the cause of a failure is looked for.
 POLL_SECONDS = 0.05
 GRACE_SECONDS = 4.0
+_HERE = "127.0.0.1"
 
 
 @dataclass
@@ -101,11 +102,7 @@ class LocalRanks:
             raise
 
     def start(
-        self,
-        attempt: int,
-        address: str = "127.0.0.1",
-        own_address: str = "127.0.0.1",
-        threads: int | None = None,
+        self, attempt: int, address: str = _HERE, own_address: str = _HERE, threads: int = 0
     ) -> int:
         """Start the ranks, and return the epoch from which they go on.
 
@@ -117,8 +114,8 @@ class LocalRanks:
             Where rank 0 waits for the others.
         own_address : str, default="127.0.0.1"
             The address of this machine at which its ranks listen, and nowhere else.
-        threads : int, default=None
-            Threads of each rank; None shares the cores.
+        threads : int, default=0
+            Threads of each rank; 0 shares the cores.
         """
         self.folder = self._shared / f"attempt-{attempt}"
         self.folder.mkdir()

@@ -286,12 +286,7 @@ class RankProgress(Progress):
 
 
 def train_rank(
-    config: Config,
-    samples: torch.Tensor,
-    codes: NDArray,
-    progress: Progress,
-    ranks: Ranks,
-    **resume: Any,
+    config: Config, samples: Any, codes: NDArray, progress: Progress, ranks: Ranks, **resume: Any
 ) -> dict[str, Any]:
     """Train as one of several ranks.
 

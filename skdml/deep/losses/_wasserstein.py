@@ -53,48 +53,6 @@ def make_clouds(embeddings: Tensor, cloud: Cloud) -> Tensor:
     return math.sqrt(n_points) * unit_rows(embeddings).reshape(-1, n_points, point_dim)
 
 
-def pair_divergences(
-    clouds: Tensor,
-    first: Tensor,
-    second: Tensor,
-    *,
-    p: int = 2,
-    reg: float = 0.05,
-    solver: str = "sinkhorn",
-    tol: float | None = None,
-) -> Tensor:
-    """Return the divergences of pairs of clouds.
-
-    Parameters
-    ----------
-    clouds : Tensor of shape (n_clouds, n_points, point_dim)
-        The clouds.
-    first, second : Tensor of shape (n_pairs,)
-        Their indices. A pair that occurs twice, in any order, is solved once.
-    p, reg, solver :
-        As in `skdml.transport.sinkhorn_divergence`.
-    tol : float or None
-        How exactly the plans keep the weights; None: exactly enough for a step of training.
-
-    Returns
-    -------
-    divergences : Tensor of shape (n_pairs,)
-        The term of a cloud with itself is solved once, however many pairs it is in.
-    """
-    codes = torch.minimum(first, second) * len(clouds) + torch.maximum(first, second)
-    codes, place = codes.unique(return_inverse=True)
-    used, index = torch.cat([codes // len(clouds), codes % len(clouds)]).unique(return_inverse=True)
-    clouds, pairs = clouds[used], index.reshape(2, -1)
-    eta, max_iter = None, None
-    if solver != "exact":
-        first, second = clouds.detach()[pairs]
-        eta = choose_eta(cost_matrices(first, second, p), reg)
-    if tol is None:
-        tol, max_iter = _TOL, int(_ITERATIONS / reg) + 1
-    divergence = make_divergence(clouds, p=p, eta=eta, tol=tol, max_iter=max_iter, warn=False)
-    return divergence(pairs)[place]
-
-
 @dataclass(eq=False, repr=False)
 class TransportLoss(Loss):
     """Base of losses over the divergences of clouds.
@@ -130,8 +88,21 @@ class TransportLoss(Loss):
         return clouds, similarities, *pair_masks(labels.to(clouds.device))
 
     def divergences(self, clouds: Tensor, first: Tensor, second: Tensor) -> Tensor:
-        """Return the divergences of pairs of clouds."""
-        return pair_divergences(clouds, first, second, p=self.p, reg=self.reg, solver=self.solver)
+        """Return the divergences of pairs of clouds, given by their indices.
+
+        A pair that occurs twice, in any order, is solved once; so is the term of a cloud with
+        itself, however many pairs it is in.
+        """
+        codes = torch.minimum(first, second) * len(clouds) + torch.maximum(first, second)
+        codes, place = codes.unique(return_inverse=True)
+        ends = torch.cat([codes // len(clouds), codes % len(clouds)])
+        used, index = ends.unique(return_inverse=True)
+        clouds, pairs, eta = clouds[used], index.reshape(2, -1), None
+        if self.solver != "exact":
+            left, right = clouds.detach()[pairs]
+            eta = choose_eta(cost_matrices(left, right, self.p), self.reg)
+        options: Any = {"tol": _TOL, "max_iter": int(_ITERATIONS / self.reg) + 1, "warn": False}
+        return make_divergence(clouds, p=self.p, eta=eta, **options)(pairs)[place]
 
 
 @register_loss("wcontrastive")
