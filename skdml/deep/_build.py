@@ -6,7 +6,6 @@ import copy
 import inspect
 import math
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
@@ -147,7 +146,7 @@ def build_training(
     watch : EpochCallback
         One of its callbacks.
     """
-    train, validation = split(config, codes)
+    train, validation = _split(config, codes)
 
     def select(rows):
         return choose_rows(samples, torch.from_numpy(rows), release)
@@ -157,7 +156,7 @@ def build_training(
     make_metric = partial(_clouds.make_metric, config) if config.loss in TRANSPORT else None
     average = None if ranks is None else ranks.mean
     watch = EpochCallback(progress, held_out, average, make_metric, attributes)
-    batches = build_batches(config, rows, labels, ranks)
+    batches = _build_batches(config, rows, labels, ranks)
     net = build_net(config, watch, len(batches), ranks, **net_params)
     net.batches_ = batches
     if config.coreset is not None:
@@ -165,7 +164,7 @@ def build_training(
     return net, rows, labels, watch
 
 
-def split(config: Config, codes: NDArray) -> tuple[NDArray, NDArray | None]:
+def _split(config, codes):
     """Return the rows to train on and those held out, or None."""
     fraction = config.validation_fraction
     if fraction is None:
@@ -183,9 +182,7 @@ def split(config: Config, codes: NDArray) -> tuple[NDArray, NDArray | None]:
         ) from error
 
 
-def build_batches(
-    config: Config, samples: Any, labels: torch.Tensor, ranks: Any = None
-) -> ClassBatches:
+def _build_batches(config, samples, labels, ranks):
     """Return the batches of one process, or of one of several ranks."""
     layout = config.classes_per_batch, config.samples_per_class
     source: Any = config.seed
@@ -199,11 +196,11 @@ def build_batches(
     n_batches = count_batches(labels.numpy(), *layout, copies, n_ranks)
     if config.coreset is not None:
         n_batches, every = math.ceil(config.coreset.fraction * n_batches), config.coreset.every
-    rng, transform = np.random.default_rng(source), build_transform(config)
+    rng, transform = np.random.default_rng(source), _build_transform(config)
     return ClassBatches(samples, labels, *layout, rng, transform, classes, n_batches, every)
 
 
-def build_transform(config: Config) -> Callable | None:
+def _build_transform(config):
     """Return the random changes of a batch, as one function of samples and labels."""
     if not config.augment:
         return None
@@ -220,7 +217,7 @@ def build_transform(config: Config) -> Callable | None:
     return transform
 
 
-def build_loss(config: Config) -> Any:
+def _build_loss(config):
     """Return the loss, with what it has to know of the classes and the embedding."""
     params = config.params_of("loss")
     if isinstance(config.loss, str):
@@ -243,7 +240,7 @@ def build_net(
     if config.loss in TRANSPORT:
         params |= _clouds.choose_head(config)
     arguments = module_arguments(module, config.sample_shape, int(config.n_components), params)
-    loss, net_class = build_loss(config), MetricNet
+    loss, net_class = _build_loss(config), MetricNet
     if ranks is not None:
         from .distributed._comm import GatheredLoss
         from .distributed._worker import RankNet
@@ -259,7 +256,7 @@ def build_net(
         lr=config.lr,
         max_epochs=config.max_epochs,
         train_split=None,
-        callbacks=build_callbacks(config, watch, n_batches, not ranks or ranks.rank == 0),
+        callbacks=_build_callbacks(config, watch, n_batches, not ranks or ranks.rank == 0),
         device=_choose_device(config.device, ranks),
         verbose=0,
         **net_params,
@@ -272,9 +269,7 @@ def build_net(
     )
 
 
-def build_callbacks(
-    config: Config, watch: EpochCallback, n_batches: int, is_first: bool = True
-) -> list[Any]:
+def _build_callbacks(config, watch, n_batches, is_first):
     """Return the callbacks of the net: ours, copies of the user's, early stopping."""
     callbacks: list[Any] = [("epoch", watch)]
     given = [_copy_callback(callback) for callback in config.callbacks or []]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
 import struct
@@ -131,12 +132,9 @@ class Ranks:
         """Count bytes and waiting from here on."""
         self._start, self.waited = self._sent(), 0.0
 
-    def traffic(self) -> dict[str, int | None]:
-        """Return the bytes sent over each channel since `start_counting`; None if not known."""
-        return {
-            channel: None if sent is None else sent - self._start[channel]
-            for channel, sent in self._sent().items()
-        }
+    def traffic(self) -> dict[str, float]:
+        """Return the bytes sent over each channel since `start_counting`; NaN if not known."""
+        return {channel: sent - self._start[channel] for channel, sent in self._sent().items()}
 
     # Communication
 
@@ -287,7 +285,7 @@ def _open_sockets():
 def _bytes_sent(inodes):
     """Return the bytes that some sockets have sent, without what TCP had to send again.
 
-    The sockets are keys of `_open_sockets`. None where the system does not count them.
+    The sockets are keys of `_open_sockets`. NaN where the system does not count them.
     """
     now, total, is_known = _open_sockets(), 0, False
     for inode in inodes & set(now):
@@ -299,7 +297,7 @@ def _bytes_sent(inodes):
         if len(info) == _LENGTH:
             sent, again = struct.unpack_from("=QQ", info, _BYTES_SENT)
             total, is_known = total + sent - again, True
-    return total if is_known else None
+    return total if is_known else math.nan
 
 
 class GatheredLoss(nn.Module):

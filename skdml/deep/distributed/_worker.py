@@ -12,7 +12,6 @@ store, `stop` to end training early, and `log`. Of SHARED: `job`, the data, and 
 from __future__ import annotations
 
 import json
-import math
 import os
 import random
 import socket
@@ -178,7 +177,7 @@ class RankNet(MetricNet):
         # What is sent from here on belongs to no step. After the barrier all has arrived.
         self.ranks.barrier()
         for channel, sent in self.ranks.traffic().items():
-            self.counts[channel] += sent if sent is not None else math.nan
+            self.counts[channel] += sent
         stop = False
         try:
             super().notify(method_name, **kwargs)

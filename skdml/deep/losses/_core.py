@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import field, fields
+from functools import partial
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
@@ -77,12 +78,17 @@ def register_loss(name: str, loss: Any = None) -> Any:
     >>> get_loss("norm", weight=0.5)(torch.ones(4, 2), torch.zeros(4))
     tensor(0.5000)
     """
-    if loss is None:
-        return lambda given: register_loss(name, given)
-    if not isinstance(name, str) or not callable(loss):
-        raise TypeError(f"register_loss takes a name and a class, got {name!r} and {loss!r}")
-    LOSSES[name] = loss
-    return loss
+    return register("register_loss", LOSSES, name, loss)
+
+
+def register(function: str, table: dict[str, Any], name: str, value: Any) -> Any:
+    """Put a class into a table under a name, for a function that may be a decorator."""
+    if value is None:
+        return partial(register, function, table, name)
+    if not isinstance(name, str) or not callable(value):
+        raise TypeError(f"{function} takes a name and a class, got {name!r} and {value!r}")
+    table[name] = value
+    return value
 
 
 def loss_names() -> list[str]:
