@@ -171,7 +171,8 @@ def get_loss(loss: Any = "multi-similarity", *, miner: Any = None, **params: Any
     >>> embeddings.grad.shape
     torch.Size([4, 4])
     """
-    check_miner(miner)
+    if miner is not None:
+        check_miner(miner)
     if isinstance(loss, type):
         loss, params = loss(**params), {}
     if not isinstance(loss, str):
@@ -448,7 +449,8 @@ class SimilarityLoss(Loss):
         self.miner, self.normalize = miner, normalize
 
     def __post_init__(self) -> None:
-        check_miner(self.miner)
+        if self.miner is not None:
+            check_miner(self.miner)
         super().__post_init__()
 
     def term(self, S: Tensor, positive: Tensor, negative: Tensor, labels: Tensor) -> Term:
