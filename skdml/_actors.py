@@ -35,9 +35,9 @@ from typing import Any, Self
 
 import joblib
 
-from ._cluster import WorkerLost, find_workers, lost_workers, wait_for
-from ._parallel import limit_threads, nbytes
+from .utils._cluster import WorkerLost, find_workers, lost_workers, wait_for
 from .utils._folders import remove_leftovers
+from .utils._parallel import limit_threads, nbytes
 from .utils._processes import end_with_parent
 
 # How often actors may be lost before it is an error.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from skdml._actors import ActorLost, Actors, DaskActors, ProcessActors, start_actors
-from skdml._parallel import nbytes
+from skdml.utils._parallel import nbytes
 
 
 class Counting:

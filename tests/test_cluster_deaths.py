@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_iris
 
-from skdml._cluster import WorkerLost, lost_workers, repeat_if_lost
-from skdml._parallel import computed, make_shards
+from skdml.utils._cluster import WorkerLost, lost_workers, repeat_if_lost
+from skdml.utils._parallel import computed, make_shards
 
 distributed = pytest.importorskip("distributed")
 BLOCKS = [np.full((3, 2), float(i)) for i in range(4)]
@@ -109,7 +109,7 @@ def test_errors_of_the_work_are_not_repeated(cluster_client):
 
 
 def test_a_cluster_that_loses_everything_is_named(cluster_client, monkeypatch):
-    monkeypatch.setattr("skdml._cluster.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("skdml.utils._cluster.time.sleep", lambda seconds: None)
 
     def lose():
         raise WorkerLost("on purpose")

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..._actors import ActorLost, DaskActors
-from ..._cluster import PATIENCE, WorkerLost, find_workers, lost_workers, repeat_if_lost
+from ...utils._cluster import PATIENCE, WorkerLost, find_workers, lost_workers, repeat_if_lost
 from ...utils._folders import PrivateFolder
 from ._supervise import Failure, LocalRanks, RankError
 from ._worker import Checkpoints, write_whole

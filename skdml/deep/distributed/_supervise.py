@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..._parallel import find_client
 from ...utils._folders import PrivateFolder, full_disk, open_private
+from ...utils._parallel import find_client
 from ...utils._pickle import cloudpickle
 from ...utils._processes import command_of_child
 from ...utils._torch import seeded_torch

@@ -30,8 +30,8 @@ import numpy as np
 from joblib.parallel import get_active_backend
 from threadpoolctl import ThreadpoolController
 
+from .._optional import optional_import
 from ._cluster import WorkerLost, find_workers, lost_workers, repeat_if_lost, wait_for
-from ._optional import optional_import
 
 # Arguments above this size come to each dask worker once, not along with every task.
 _LARGE_BYTES = 100_000
