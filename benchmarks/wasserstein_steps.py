@@ -39,14 +39,14 @@ def make_step(loss, calls):
 def all_pairs(embeddings, labels, margin=0.2):
     """Return the triplet loss over all pairs, each solved with its own two self-terms."""
     torch = optional_import("torch", "this benchmark")
-    from skdml.deep.losses._wasserstein import make_clouds, pair_divergences
+    from skdml.deep.losses._wasserstein import WassersteinTripletLoss, make_clouds
 
     clouds = make_clouds(embeddings, CLOUD)
     first, second = torch.triu_indices(len(labels), len(labels), 1)
     # Copies, as if each pair came with clouds of its own.
     pairs = torch.arange(len(first))
     copies = torch.cat([clouds[first], clouds[second]])
-    values = pair_divergences(copies, pairs, pairs + len(first))
+    values = WassersteinTripletLoss().divergences(copies, pairs, pairs + len(first))
     distances = torch.zeros(len(labels), len(labels)).index_put((first, second), values)
     distances = distances + distances.T
     same = labels[:, None] == labels

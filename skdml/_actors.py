@@ -34,11 +34,10 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Self
 
 import joblib
-import numpy as np
 
-from ._cluster import WorkerLost, find_workers, lost_workers, wait_for
-from ._parallel import limit_threads
+from .utils._cluster import WorkerLost, find_workers, lost_workers, wait_for
 from .utils._folders import remove_leftovers
+from .utils._parallel import limit_threads, nbytes
 from .utils._processes import end_with_parent
 
 # How often actors may be lost before it is an error.
@@ -68,18 +67,14 @@ class ActorGroup:
             for args, checkpoint in parts
         ]
 
-    def ask(self, place: int | None, method: str, args: Sequence[Any]) -> Any:
+    def ask(self, place: int | None, method: str, args: Any, n_threads: int | None = 1) -> Any:
         """Return the answers of all actors, or of the one at a place; or the error of one."""
         chosen = self.actors if place is None else self.actors[place : place + 1]
         try:
-            return [getattr(actor, method)(*args) for actor in chosen]
+            with limit_threads(n_threads):  # other work of the process need not keep to it
+                return [getattr(actor, method)(*args) for actor in chosen]
         except Exception as error:
             return error
-
-    def ask_alone(self, *question: Any) -> Any:
-        """Do the same on one thread, which other work of the process need not keep to."""
-        with limit_threads(1):
-            return self.ask(*question)
 
 
 class Actors:
@@ -164,25 +159,23 @@ class Actors:
         """
         if not continues:
             self._asked = []
-        self._asked.append((None, method, args))
-        groups = range(len(self._groups))
-        sent = [self._try(self._send, group, self._asked[-1]) for group in groups]
-        found = [
-            self._settle(group, self._try(self._receive, group, sent[group])) for group in groups
-        ]
-        answers: list[Any] = [None] * len(self._arguments)
-        for group in groups:  # after all have answered, as one may have failed
-            for place, number in enumerate(self._numbers[group]):
-                answers[number] = _answer(found[group], place)
-        self.traffic[method] += _nbytes(args) + _nbytes(answers[0])
+        found = self._ask(range(len(self._groups)), (None, method, args))
+        places = (divmod(number, len(self._groups)) for number in range(len(self._arguments)))
+        answers = [_answer(found[group], place) for place, group in places]
+        self.traffic[method] += nbytes(args) + nbytes(answers[0])
         return answers
 
     def ask_one(self, number: int, method: str, *args: Any) -> Any:
         """Call a method of one actor, and return its answer; see `ask`."""
         place, group = divmod(number, len(self._groups))
-        self._asked = [(place, method, args)]
-        ticket = self._try(self._send, group, self._asked[-1])
-        return _answer(self._settle(group, self._try(self._receive, group, ticket)), 0)
+        self._asked = []
+        return _answer(self._ask([group], (place, method, args))[0], 0)
+
+    def _ask(self, groups, question):
+        """Ask groups at the same time, and return what came back when all have answered."""
+        self._asked.append(question)
+        sent = [(group, self._try(self._send, group, question)) for group in groups]
+        return [self._settle(group, self._try(self._receive, group, one)) for group, one in sent]
 
     def save(self) -> None:
         """Fetch the checkpoint of every actor, by its method of that name."""
@@ -190,11 +183,10 @@ class Actors:
 
     def _settle(self, group, found):
         """Restart a group until it has answered, if it may; return the answers, or an error."""
-        while isinstance(found, ActorLost):
-            if not self._may_restart:
-                self._lost[group] = found
-                return found
+        while isinstance(found, ActorLost) and self._may_restart:
             found = self._restart(group, found)
+        if isinstance(found, ActorLost):
+            self._lost[group] = found
         return found
 
     def _restart(self, group, lost):
@@ -203,9 +195,8 @@ class Actors:
         lost = f"{self._name} {', '.join(map(str, self._numbers[group]))} were lost, {lost}"
         if self.n_restarts > _MAX_RESTARTS:
             raise RuntimeError(f"{lost}; {_MAX_RESTARTS} times is enough.")
-        warnings.warn(
-            f"{lost}; they start again from their last checkpoint.", RuntimeWarning, stacklevel=2
-        )
+        message = f"{lost}; they start again from their last checkpoint."
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
         self._end(group)
         found = self._try(self._begin, group)
         for question in self._asked:
@@ -238,7 +229,7 @@ class Actors:
 
     def _receive(self, group, ticket):
         """Return the answer to a question."""
-        return self._groups[group].ask(*ticket)
+        return self._groups[group].ask(*ticket, n_threads=None)
 
     def _end(self, group):
         """End a group; also one that never began."""
@@ -317,7 +308,7 @@ def _serve(connection, actor, parts):
     with contextlib.suppress(EOFError):
         while True:
             question = connection.recv()
-            connection.send(group if isinstance(group, Exception) else group.ask_alone(*question))
+            connection.send(group if isinstance(group, Exception) else group.ask(*question))
 
 
 class DaskActors(Actors):
@@ -379,7 +370,7 @@ class DaskActors(Actors):
 
     def _send(self, group, question):
         with self._lost_if_failed():
-            return self._groups[group].ask_alone(*question)
+            return self._groups[group].ask(*question)
 
     def _receive(self, group, ticket):
         with self._lost_if_failed():
@@ -402,15 +393,6 @@ def _answer(found, place):
     if isinstance(found, Exception):
         raise found
     return found[place]
-
-
-def _nbytes(value):
-    """Return the bytes of the numbers in arguments or answers."""
-    if isinstance(value, tuple):
-        return sum(map(_nbytes, value))
-    if isinstance(value, bytes):
-        return len(value)
-    return 0 if value is None else np.asarray(value).nbytes
 
 
 def start_actors(

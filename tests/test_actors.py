@@ -7,7 +7,8 @@ import warnings
 import numpy as np
 import pytest
 
-from skdml._actors import ActorLost, Actors, DaskActors, ProcessActors, _nbytes, start_actors
+from skdml._actors import ActorLost, Actors, DaskActors, ProcessActors, start_actors
+from skdml.utils._parallel import nbytes
 
 
 class Counting:
@@ -95,7 +96,7 @@ def test_one_actor_can_be_asked():
 
 
 def test_bytes_are_those_of_the_numbers():
-    assert _nbytes((np.zeros(3, np.float32), b"ab", None, 1.0)) == 12 + 2 + 8
+    assert nbytes((np.zeros(3, np.float32), b"ab", None, 1.0)) == 12 + 2 + 8
     with counting() as actors:
         actors.ask("start", 1)
         assert actors.traffic == {"start": 8 + 16}

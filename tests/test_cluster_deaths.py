@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_iris
 
-from skdml._cluster import WorkerLost, lost_workers, repeat_if_lost
-from skdml._parallel import computed, make_shards
+from skdml.utils._cluster import WorkerLost, lost_workers, repeat_if_lost
+from skdml.utils._parallel import computed, make_shards
 
 distributed = pytest.importorskip("distributed")
 BLOCKS = [np.full((3, 2), float(i)) for i in range(4)]
@@ -69,6 +69,7 @@ def test_a_worker_that_dies_while_its_critics_start(cluster_client, monkeypatch)
 
 def test_a_worker_that_dies_before_its_rank_is_waited_for(cluster_client):
     pytest.importorskip("torch")
+    from skdml.deep import Distributed
     from skdml.deep.distributed._dask import DaskRanks
 
     X, y = load_iris(return_X_y=True)
@@ -76,7 +77,7 @@ def test_a_worker_that_dies_before_its_rank_is_waited_for(cluster_client):
     os.kill(processes[0], signal.SIGKILL)
     while len(cluster_client.scheduler_info(n_workers=-1)["workers"]) == 2:
         time.sleep(0.01)
-    DaskRanks(cluster_client, b"", X, y, size=2, port=None, timeout=60).close()
+    DaskRanks(cluster_client, (b"", X, y), Distributed(2)).close()
 
 
 def test_dask_arrays_are_computed_in_spite_of_a_death(cluster_client):
@@ -108,7 +109,7 @@ def test_errors_of_the_work_are_not_repeated(cluster_client):
 
 
 def test_a_cluster_that_loses_everything_is_named(cluster_client, monkeypatch):
-    monkeypatch.setattr("skdml._cluster.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("skdml.utils._cluster.time.sleep", lambda seconds: None)
 
     def lose():
         raise WorkerLost("on purpose")

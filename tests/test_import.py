@@ -31,7 +31,7 @@ def test_a_missing_extra_names_the_pip_command():
         "sys.modules['matplotlib'] = sys.modules['distributed'] = None\n"
         "import numpy as np, skdml\n"
         "from skdml.plot import EmbeddingDisplay\n"
-        "from skdml._parallel import find_client\n"
+        "from skdml.utils._parallel import find_client\n"
         "for touch in (lambda: EmbeddingDisplay.from_predictions(np.eye(4), np.eye(4)),\n"
         "              lambda: find_client('here')):\n"
         "    try:\n"

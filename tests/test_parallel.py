@@ -12,7 +12,7 @@ import pytest
 import scipy.linalg  # noqa: F401 - its BLAS is limited too
 from threadpoolctl import ThreadpoolController, threadpool_info
 
-from skdml._parallel import find_client, is_dask_array, limit_threads, make_shards
+from skdml.utils._parallel import find_client, is_dask_array, limit_threads, make_shards
 
 BLOCKS = [np.full((3, 2), float(i)) for i in range(5)]
 
@@ -134,7 +134,7 @@ def test_limit_threads_puts_back_those_of_torch(monkeypatch):
     torch = pytest.importorskip("torch")
     # As where torch came after the libraries were looked for: its OpenMP is not among them.
     known = ThreadpoolController().select(user_api="blas")
-    monkeypatch.setattr("skdml._parallel._controller", lambda: known)
+    monkeypatch.setattr("skdml.utils._parallel._controller", lambda: known)
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(3)

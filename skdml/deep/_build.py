@@ -6,28 +6,20 @@ import copy
 import inspect
 import math
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.model_selection import StratifiedShuffleSplit
-from skorch.callbacks import (
-    Callback,
-    Checkpoint,
-    EarlyStopping,
-    LRScheduler,
-    PrintLog,
-    ProgressBar,
-    TrainEndCheckpoint,
-)
+from skorch import callbacks as skorch_callbacks
 
 from ..utils._fit import copy_part
 from ..utils._parts import params_of
 from ..utils._torch import choose_device
+from . import _clouds
 from ._data import (
     ClassBatches,
     Coreset,
@@ -45,7 +37,12 @@ from .modules import find_module, module_arguments
 
 OPTIMIZERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
 # Callbacks of skorch that write or print: rank 0 does it for all.
-_FIRST_ONLY = (Checkpoint, PrintLog, ProgressBar, TrainEndCheckpoint)
+_FIRST_ONLY = (
+    skorch_callbacks.Checkpoint,
+    skorch_callbacks.PrintLog,
+    skorch_callbacks.ProgressBar,
+    skorch_callbacks.TrainEndCheckpoint,
+)
 _PATIENCE = 5
 
 
@@ -110,26 +107,17 @@ def make_config(estimator: Any, **values: Any) -> Config:
     return Config(**{**params, "part_params": estimator._part_params(), **values})
 
 
-class Training(NamedTuple):
-    """A net that is ready to be trained, its samples, and what watches it."""
-
-    net: Any
-    rows: Any
-    labels: torch.Tensor
-    watch: EpochCallback
-
-
 def build_training(
     config: Config,
     samples: torch.Tensor,
     codes: NDArray,
     progress: Any,
     *,
-    release: Callable[[], None] | None = None,
-    attributes: Callable[[Any], dict[str, Any]] | None = None,
+    release: Any = None,
+    attributes: Any = None,
     ranks: Any = None,
     **net_params: Any,
-) -> Training:
+) -> tuple[Any, Any, torch.Tensor, EpochCallback]:
     """Build all that `train` needs.
 
     Parameters
@@ -151,33 +139,32 @@ def build_training(
 
     Returns
     -------
-    training : Training
+    net : MetricNet
+        Ready to be trained.
+    rows, labels :
+        Its samples.
+    watch : EpochCallback
+        One of its callbacks.
     """
-    train, validation = split(config, codes)
+    train, validation = _split(config, codes)
 
     def select(rows):
         return choose_rows(samples, torch.from_numpy(rows), release)
 
     rows, labels = select(train), torch.from_numpy(codes[train])
     held_out = None if validation is None else (select(validation), codes[validation])
-    make_metric = None
-    if config.loss in TRANSPORT:
-        from ._clouds import make_metric as make_cloud_metric
-
-        make_metric = partial(make_cloud_metric, config)
+    make_metric = partial(_clouds.make_metric, config) if config.loss in TRANSPORT else None
     average = None if ranks is None else ranks.mean
     watch = EpochCallback(progress, held_out, average, make_metric, attributes)
-    batches = build_batches(config, rows, labels, ranks)
+    batches = _build_batches(config, rows, labels, ranks)
     net = build_net(config, watch, len(batches), ranks, **net_params)
-    net.make_batches = lambda dataset: batches
+    net.batches_ = batches
     if config.coreset is not None:
-        from ._clouds import choose_coreset
-
-        batches.choose = partial(choose_coreset, config, net, rows, labels.numpy())
-    return Training(net, rows, labels, watch)
+        batches.choose = partial(_clouds.choose_coreset, config, net, rows, labels.numpy())
+    return net, rows, labels, watch
 
 
-def split(config: Config, codes: NDArray) -> tuple[NDArray, NDArray | None]:
+def _split(config, codes):
     """Return the rows to train on and those held out, or None."""
     fraction = config.validation_fraction
     if fraction is None:
@@ -195,13 +182,11 @@ def split(config: Config, codes: NDArray) -> tuple[NDArray, NDArray | None]:
         ) from error
 
 
-def build_batches(
-    config: Config, samples: Any, labels: torch.Tensor, ranks: Any = None
-) -> ClassBatches:
+def _build_batches(config, samples, labels, ranks):
     """Return the batches of one process, or of one of several ranks."""
     layout = config.classes_per_batch, config.samples_per_class
     source: Any = config.seed
-    classes, n_ranks = None, 1
+    classes, n_ranks, every = None, 1, 1
     if ranks is not None:
         source, n_ranks = [config.seed, ranks.rank], ranks.size
         n_classes = int(labels.max()) + 1
@@ -209,42 +194,30 @@ def build_batches(
             classes = partial(classes_of_rank, n_classes, ranks.rank, n_ranks, config.seed)
     copies = 4 if config.rotates_classes else 1
     n_batches = count_batches(labels.numpy(), *layout, copies, n_ranks)
-    every = 1
     if config.coreset is not None:
         n_batches, every = math.ceil(config.coreset.fraction * n_batches), config.coreset.every
-    return ClassBatches(
-        samples,
-        labels,
-        *layout,
-        np.random.default_rng(source),
-        build_transform(config),
-        classes,
-        n_batches,
-        every=every,
-    )
+    rng, transform = np.random.default_rng(source), _build_transform(config)
+    return ClassBatches(samples, labels, *layout, rng, transform, classes, n_batches, every)
 
 
-def build_transform(config: Config) -> Callable | None:
+def _build_transform(config):
     """Return the random changes of a batch, as one function of samples and labels."""
-    changes: list[Callable] = []
-    for change in config.augment:
-        if change == "affine":
-            changes.append(lambda X, y: (augment_affine(X), y))
-        elif change != "class-rotations":
-            function = copy_part("augment", change)
-            changes.append(lambda X, y, function=function: (augmented(function, X), y))
-    if config.rotates_classes:
-        changes.append(rotate_classes)
+    if not config.augment:
+        return None
+    changes = [change for change in config.augment if change != "class-rotations"]
+    functions = [
+        augment_affine if change == "affine" else copy_part("augment", change) for change in changes
+    ]
 
     def transform(X, y):
-        for change in changes:
-            X, y = change(X, y)
-        return X, y
+        for function in functions:
+            X = augmented(function, X)
+        return rotate_classes(X, y) if config.rotates_classes else (X, y)
 
-    return transform if changes else None
+    return transform
 
 
-def build_loss(config: Config) -> Any:
+def _build_loss(config):
     """Return the loss, with what it has to know of the classes and the embedding."""
     params = config.params_of("loss")
     if isinstance(config.loss, str):
@@ -253,9 +226,7 @@ def build_loss(config: Config) -> Any:
             "embedding_size": int(config.n_components),
         }
         if config.loss in TRANSPORT:
-            from ._clouds import find_cloud
-
-            params["cloud"] = find_cloud(config)
+            params["cloud"] = _clouds.find_cloud(config)
         wanted = loss_parameters(config.loss)
         params = {**{k: v for k, v in known.items() if k in wanted}, **params}
     return get_loss(copy_part("loss", config.loss), **params)
@@ -267,13 +238,9 @@ def build_net(
     """Return the skorch net, not initialised."""
     module, params = find_module(config.module), config.params_of("module")
     if config.loss in TRANSPORT:
-        from ._clouds import choose_head
-
-        params |= choose_head(config)
+        params |= _clouds.choose_head(config)
     arguments = module_arguments(module, config.sample_shape, int(config.n_components), params)
-    optimizer = config.optimizer
-    optimizer = OPTIMIZERS[optimizer] if isinstance(optimizer, str) else optimizer
-    loss, net_class = build_loss(config), MetricNet
+    loss, net_class = _build_loss(config), MetricNet
     if ranks is not None:
         from .distributed._comm import GatheredLoss
         from .distributed._worker import RankNet
@@ -285,11 +252,11 @@ def build_net(
         module,
         criterion=LossModule,
         criterion__loss=loss,
-        optimizer=optimizer,
+        optimizer=OPTIMIZERS.get(config.optimizer, config.optimizer),
         lr=config.lr,
         max_epochs=config.max_epochs,
         train_split=None,
-        callbacks=build_callbacks(config, watch, n_batches, not ranks or ranks.rank == 0),
+        callbacks=_build_callbacks(config, watch, n_batches, not ranks or ranks.rank == 0),
         device=_choose_device(config.device, ranks),
         verbose=0,
         **net_params,
@@ -302,15 +269,13 @@ def build_net(
     )
 
 
-def build_callbacks(
-    config: Config, watch: EpochCallback, n_batches: int, is_first: bool = True
-) -> list[Any]:
+def _build_callbacks(config, watch, n_batches, is_first):
     """Return the callbacks of the net: ours, copies of the user's, early stopping."""
     callbacks: list[Any] = [("epoch", watch)]
     given = [_copy_callback(callback) for callback in config.callbacks or []]
     objects = [callback[1] if isinstance(callback, tuple) else callback for callback in given]
     for callback in objects:
-        if not (isinstance(callback, Callback) or inspect.isclass(callback)):
+        if not (isinstance(callback, skorch_callbacks.Callback) or inspect.isclass(callback)):
             raise TypeError(f"callbacks must hold skorch callbacks, got {callback!r}.")
     if not is_first:  # one rank writes and prints for all
         given = [
@@ -318,8 +283,8 @@ def build_callbacks(
             for callback, item in zip(given, objects, strict=True)
             if not issubclass(item if inspect.isclass(item) else type(item), _FIRST_ONLY)
         ]
-    if not any(isinstance(callback, LRScheduler) for callback in objects):
-        schedule = LRScheduler(
+    if not any(isinstance(callback, skorch_callbacks.LRScheduler) for callback in objects):
+        schedule = skorch_callbacks.LRScheduler(
             torch.optim.lr_scheduler.CosineAnnealingLR,
             T_max=config.max_epochs * n_batches,
             step_every="batch",
@@ -327,7 +292,7 @@ def build_callbacks(
         callbacks.append(("lr_schedule", schedule))
     callbacks += given
     if config.early_stopping:
-        stopping = EarlyStopping(
+        stopping = skorch_callbacks.EarlyStopping(
             "valid_recall", patience=_PATIENCE, lower_is_better=False, load_best=True, sink=_quiet
         )
         callbacks.append(("early_stopping", stopping))

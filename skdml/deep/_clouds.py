@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from ..transport import wasserstein_coreset
 from ..transport._cloud_metric import metric_of_rows
-from ._build import Config
 from ._train import embed
 from .losses._wasserstein import POINT_DIM, TRANSPORT, Cloud, choose_cloud
 from .modules import CHANNELS, map_cloud
@@ -22,7 +21,7 @@ def _uses_map(config):
     return config.module == "convnet" if cloud is None else isinstance(cloud, str)
 
 
-def find_cloud(config: Config) -> Cloud | None:
+def find_cloud(config: Any) -> Cloud | None:
     """Return points and columns of a cloud; None leaves it to the loss."""
     cloud = config.part_params.get("loss__cloud")
     if _uses_map(config):
@@ -54,7 +53,7 @@ def find_cloud(config: Config) -> Cloud | None:
     return cloud
 
 
-def choose_head(config: Config) -> dict[str, str]:
+def choose_head(config: Any) -> dict[str, str]:
     """Return the kind of head that a convolutional network needs for its clouds."""
     if _uses_map(config):
         return {"head": "points"}
@@ -63,7 +62,7 @@ def choose_head(config: Config) -> dict[str, str]:
     return {}
 
 
-def make_metric(config: Config, embeddings: NDArray) -> Any:
+def make_metric(config: Any, embeddings: NDArray) -> Any:
     """Return the distance of clouds as `metric_`."""
     return metric_of_rows(embeddings, **_transport_params(config, embeddings.shape[1]))
 
@@ -74,7 +73,7 @@ def _transport_params(config, n_features):
     return {"cloud": choose_cloud(find_cloud(config), n_features), **params}
 
 
-def choose_coreset(config: Config, net: Any, samples: Any, codes: NDArray) -> NDArray:
+def choose_coreset(config: Any, net: Any, samples: Any, codes: NDArray) -> NDArray:
     """Return rows that stand for all of their class in the present embedding.
 
     All are drawn alike: in proportion to their weights, the thin parts of a class, where it

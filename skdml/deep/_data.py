@@ -6,6 +6,7 @@ import math
 import mmap
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
@@ -28,9 +29,7 @@ _BLOCK_BYTES = 2**22
 _ROWS_AT_ONCE = 64
 
 
-def choose_rows(
-    samples: torch.Tensor, rows: torch.Tensor, release: Callable[[], None] | None
-) -> torch.Tensor | Rows:
+def choose_rows(samples: torch.Tensor, rows: torch.Tensor, release: Any) -> Any:
     """Return some rows of samples in memory, or of a file that are read when they are asked for.
 
     Parameters
@@ -60,9 +59,7 @@ class Rows:
         What `page_release` returned.
     """
 
-    def __init__(
-        self, samples: torch.Tensor, rows: torch.Tensor, release: Callable[[], None]
-    ) -> None:
+    def __init__(self, samples: torch.Tensor, rows: torch.Tensor, release: Any) -> None:
         self._samples, self._rows, self._release = samples, rows, release
 
     def __len__(self) -> int:
@@ -234,6 +231,7 @@ def check_coreset(coreset: Any, codes: NDArray) -> Coreset | None:
     return chosen
 
 
+@dataclass(eq=False, repr=False)
 class ClassBatches:
     """Batches of some samples of each of some classes, drawn anew in every pass.
 
@@ -260,83 +258,70 @@ class ClassBatches:
     n_batches : int, default=None
         Batches of a pass, where they are not as many as hold the samples.
     every : int, default=1
-        Passes after which ``choose()``, if set, is asked again for the rows to draw from.
+        Passes after which ``choose()`` is asked again for the rows to draw from.
+    choose : callable, default=None
+        Returns rows; None: all.
     """
 
+    X: Any
+    y: torch.Tensor
+    classes_per_batch: int
+    samples_per_class: int
+    rng: np.random.Generator
+    transform: Callable | None = None
+    classes: Callable[[int], NDArray] | None = None
+    n_batches: int | None = None
+    every: int = 1
     choose: Callable[[], NDArray] | None = None
 
-    def __init__(
-        self,
-        X: Any,
-        y: torch.Tensor,
-        classes_per_batch: int,
-        samples_per_class: int,
-        rng: np.random.Generator,
-        transform: Callable | None = None,
-        classes: Callable[[int], NDArray] | None = None,
-        n_batches: int | None = None,
-        every: int = 1,
-    ) -> None:
-        self.X, self.y = X, y
-        labels = y.numpy()
+    def __post_init__(self) -> None:
+        labels = self.y.numpy()
+        if self.n_batches is None:
+            self.n_batches = count_batches(labels, self.classes_per_batch, self.samples_per_class)
         order = np.argsort(labels, kind="stable")
-        counts = np.bincount(labels)
-        self._rows = np.split(order, np.cumsum(counts)[:-1])
-        self._classes = classes
-        self._classes_per_batch = min(classes_per_batch, len(self._rows))
-        self._samples_per_class = samples_per_class
-        self._rng = rng
-        self._transform = transform
-        if n_batches is None:
-            n_batches = count_batches(labels, classes_per_batch, samples_per_class)
-        self._n_batches, self._every = n_batches, every
+        self._rows = np.split(order, np.cumsum(np.bincount(labels))[:-1])
+        self.classes_per_batch = min(self.classes_per_batch, len(self._rows))
         self._passes = 0
 
     def __len__(self) -> int:
-        return self._n_batches
+        return self.n_batches or 0
 
     @property
     def state(self) -> dict:
         """What the next pass depends on: the state of the generator and the passes before."""
-        return {"generator": dict(self._rng.bit_generator.state), "passes": self._passes}
+        return {"generator": dict(self.rng.bit_generator.state), "passes": self._passes}
 
     @state.setter
     def state(self, state: dict) -> None:
-        self._rng.bit_generator.state = state["generator"]
+        self.rng.bit_generator.state = state["generator"]
         self._passes = state["passes"]
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        if self.choose is not None and self._passes % self._every == 0:
+        if self.choose is not None and self._passes % self.every == 0:
             rows = self.choose()
             labels = self.y.numpy()[rows]
             self._rows = [rows[labels == label] for label in np.unique(labels)]
         for rows in self.draw():
             index = torch.from_numpy(rows)
             batch = self.X[index], self.y[index]
-            yield self._transform(*batch) if self._transform is not None else batch
+            yield self.transform(*batch) if self.transform is not None else batch
 
     def draw(self) -> Iterator[NDArray]:
         """Yield the rows of one batch after the other."""
-        queues = [Shuffled(rows, self._rng) for rows in self._rows]
-        numbers = np.arange(len(queues)) if self._classes is None else self._classes(self._passes)
-        classes = Shuffled(numbers, self._rng)
+        queues = [Shuffled(rows, self.rng) for rows in self._rows]
+        numbers = np.arange(len(queues)) if self.classes is None else self.classes(self._passes)
+        classes = Shuffled(numbers, self.rng)
         self._passes += 1
         for _ in range(len(self)):
-            chosen = classes.take(self._classes_per_batch)
+            chosen = classes.take(self.classes_per_batch)
+            sizes = [min(self.samples_per_class, len(self._rows[label])) for label in chosen]
             yield np.concatenate(
-                [
-                    queues[label].take(min(self._samples_per_class, len(self._rows[label])))
-                    for label in chosen
-                ]
+                [queues[label].take(size) for label, size in zip(chosen, sizes, strict=True)]
             )
 
 
 def count_batches(
-    y: NDArray,
-    classes_per_batch: int,
-    samples_per_class: int,
-    copies: int = 1,
-    n_ranks: int = 1,
+    y: NDArray, classes_per_batch: int, samples_per_class: int, copies: int = 1, n_ranks: int = 1
 ) -> int:
     """Return the batches of a pass: those of all ranks together hold the samples.
 

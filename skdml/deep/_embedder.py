@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from functools import partial
 from numbers import Integral, Real
 from typing import Any, Literal, Self
 
@@ -23,7 +24,8 @@ from ..utils._sklearn import EstimatorMixin, Interval, StrOptions
 from ..utils._torch import seeded_torch
 from ..utils._typing import MatrixLike, RandomStateLike
 from ..utils.validation import encode, label_vector
-from ._build import OPTIMIZERS, Config, build_training, make_config
+from . import _clouds
+from ._build import OPTIMIZERS, build_training, make_config
 from ._data import SamplesMixin, check_changes, check_coreset, choose_rows, page_release
 from ._train import embed, read_history, train
 from .distributed import Distributed, choose_options
@@ -275,9 +277,7 @@ class DeepMetricEmbedder(
             seed=int(check_random_state(self.random_state).randint(2**31)),
         )
         if config.loss in TRANSPORT:
-            from ._clouds import find_cloud
-
-            find_cloud(config)  # a wrong cloud shows here, not in another process
+            _clouds.find_cloud(config)  # a wrong cloud shows here, not in another process
         samples = self._to_tensor(X)
         with FitProgress(
             self, total=self.max_epochs, X=given, y=y, description="epoch"
@@ -288,8 +288,13 @@ class DeepMetricEmbedder(
                 net, figures = train_ranks(config, samples, codes, progress)
                 self.__dict__.update(figures)
             else:
-                net = _train_here(config, samples, codes, progress, page_release(X))
-            self.__dict__.update(_attributes(config, samples, net, net.module_))
+                params = {
+                    "release": page_release(X),
+                    "attributes": partial(_attributes, config, samples, is_done=False),
+                }
+                with seeded_torch(config.seed):
+                    net = train(*build_training(config, samples, codes, progress, **params))
+            self.__dict__.update(_attributes(config, samples, net))
         return self
 
     # Use
@@ -362,30 +367,16 @@ class DeepMetricEmbedder(
         return recall_at_k(embeddings, codes, k=1, metric=self.metric_)
 
 
-def _train_here(config, samples, codes, progress, release):
-    def attributes(net):
-        return _attributes(config, samples, net, copy.deepcopy(net.module_))
-
-    with seeded_torch(config.seed):
-        return train(
-            build_training(config, samples, codes, progress, release=release, attributes=attributes)
-        )
-
-
-def _attributes(config: Config, samples: torch.Tensor, net: Any, module: Any) -> dict[str, Any]:
-    """Return the fitted attributes for a net, and its network or a copy of it."""
+def _attributes(config, samples, net, is_done=True):
+    """Return the fitted attributes for a net; its network is copied while it is in training."""
+    module = net.module_ if is_done else copy.deepcopy(net.module_)
     uses_transport = config.loss in TRANSPORT
     some = samples[:: -(-len(samples) // (_N_SCALE if uses_transport else 2))]
     embeddings = embed(module, some, net.device)
-    metric: Any = "euclidean"
-    if uses_transport:
-        from ._clouds import make_metric
-
-        metric = make_metric(config, embeddings)
     return {
         "net_": net,
         "module_": module,
         "history_": read_history(net),
         "n_components_": embeddings.shape[1],
-        "metric_": metric,
+        "metric_": _clouds.make_metric(config, embeddings) if uses_transport else "euclidean",
     }

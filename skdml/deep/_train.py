@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -41,23 +42,19 @@ class LossModule(nn.Module):
 
 
 class MetricNet(NeuralNet):
-    """A skorch net whose batches come from `make_batches`.
+    """A skorch net with batches of its own in training.
 
-    Parameters
+    Attributes
     ----------
-    *args, **kwargs
-        As in `skorch.NeuralNet`.
-    make_batches : callable
-        ``make_batches(dataset)`` returns the batches of a pass, an iterable with a length.
+    batches_ : iterable with a length
+        The batches of a pass.
     """
 
-    def __init__(self, *args: Any, make_batches: Any = None, **kwargs: Any) -> None:
-        self.make_batches = make_batches
-        super().__init__(*args, **kwargs)
+    batches_: Any = None
 
     def get_iterator(self, dataset: Any, training: bool = False) -> Any:
-        if training and self.make_batches is not None:
-            return self.make_batches(dataset)
+        if training and self.batches_ is not None:
+            return self.batches_
         return super().get_iterator(dataset, training)
 
     def fit_loop(self, *args: Any, **kwargs: Any) -> Any:
@@ -99,6 +96,7 @@ def _is_stop_of_callback(error):
     return code.co_name.startswith("on_") and isinstance(variables.get("self"), Callback)
 
 
+@dataclass(eq=False, repr=False)
 class EpochCallback(Callback):
     """After each epoch: recall@1 on held-out samples, a copy of the weights, progress.
 
@@ -116,20 +114,12 @@ class EpochCallback(Callback):
         Returns the fitted attributes of the estimator, for the net as it is.
     """
 
-    def __init__(
-        self,
-        progress: Any,
-        validation: tuple[Rows, NDArray] | None,
-        average: Callable[[float], float] | None = None,
-        make_metric: Callable[..., Any] | None = None,
-        attributes: Callable[[Any], dict[str, Any]] | None = None,
-    ) -> None:
-        self.progress = progress
-        self.validation = validation
-        self.average = average
-        self.make_metric = make_metric
-        self.attributes = attributes
-        self.good_: LastGood | None = None
+    progress: Any = None
+    validation: tuple[Any, NDArray] | None = None
+    average: Callable[[float], float] | None = None
+    make_metric: Callable[..., Any] | None = None
+    attributes: Callable[[Any], dict[str, Any]] | None = None
+    good_: Any = field(default=None, init=False)
 
     def on_train_begin(self, net: Any, *args: Any, **kwargs: Any) -> None:
         """Begin to keep the last good weights."""
@@ -142,14 +132,14 @@ class EpochCallback(Callback):
     def on_epoch_end(self, net: Any, **kwargs: Any) -> None:
         """Score, snapshot the weights, report."""
         figures = {"loss": net.history[-1, "train_loss"]}
-        is_good = self.good_ is not None and self.good_.save()
+        is_good = self.good_.save()
         if self.validation is not None:
             X, y = self.validation
             embeddings = embed(net.module_, X, net.device)
-            metric: Any = "euclidean"
-            if self.make_metric is not None and is_good:
-                metric = self.make_metric(embeddings)
-            recall = recall_at_k(embeddings, y, k=1, metric=metric) if is_good else 0.0
+            recall = 0.0
+            if is_good:
+                metric = "euclidean" if self.make_metric is None else self.make_metric(embeddings)
+                recall = recall_at_k(embeddings, y, k=1, metric=metric)
             recall = recall if self.average is None else self.average(recall)
             net.history.record("valid_recall", recall)
             figures["recall"] = recall
@@ -175,12 +165,12 @@ def embed(module: Any, X: torch.Tensor | Rows, device: str = "cpu") -> NDArray:
     return np.concatenate(parts)
 
 
-def train(training: Any) -> MetricNet:
+def train(net: Any, rows: Any, labels: torch.Tensor, watch: EpochCallback) -> Any:
     """Train a net, and return it without the training data.
 
     Parameters
     ----------
-    training : Training
+    net, rows, labels, watch :
         What `build_training` returned.
 
     Returns
@@ -188,18 +178,16 @@ def train(training: Any) -> MetricNet:
     net : MetricNet
         Trained; where the loss or the weights were not finite, with the last good weights.
     """
-    net, watch = training.net, training.watch
     try:
-        net.fit(training.rows, training.labels)
+        net.fit(rows, labels)
         if not has_finite_weights(net.module_):  # by the last step, which no loss sees
             raise NotFinite(f"the weights were not finite in {_last_batch(net)}")
     except Interrupted:
         raise KeyboardInterrupt from None
     except NotFinite as error:
-        watch.good_.restore(error, net.lr, stacklevel=6)
-    net.make_batches = None
-    watch.progress = watch.validation = watch.average = watch.make_metric = None
-    watch.attributes = watch.good_ = None
+        watch.good_.restore(error, net.lr, stacklevel=5)
+    net.batches_ = None
+    watch.__dict__.update(dict.fromkeys(vars(watch)))
     return net
 
 

@@ -16,10 +16,10 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from .._actors import start_actors
-from .._parallel import find_client, limit_threads
 from ..metrics import wasserstein_distance
 from ..utils._bases import BaseEstimator, DensityMixin
 from ..utils._fit import FitProgress, fit_method
+from ..utils._parallel import find_client, limit_threads
 from ..utils._sklearn import (
     ClientMixin,
     EstimatorMixin,

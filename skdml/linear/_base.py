@@ -13,9 +13,9 @@ from scipy import sparse
 from scipy.linalg import blas
 from sklearn.utils.validation import check_is_fitted
 
-from .._parallel import computed, find_client, is_dask_array, make_shards
 from ..constraints import make_pairs
 from ..utils._bases import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from ..utils._parallel import computed, find_client, is_dask_array, make_shards
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions, validate_rows
 from ..utils._typing import MatrixLike, RandomStateLike, Request
 from ..utils.validation import (
@@ -360,7 +360,7 @@ class PairDifferences:
     pairs : ndarray of shape (n_pairs, 2)
         Row indices.
     n_jobs, client :
-        Where the work is done, see `skdml._parallel`.
+        Where the work is done, see `skdml.utils._parallel`.
     """
 
     def __init__(

@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
-from .._parallel import limit_threads
 from ..utils._fit import FitProgress, fit_method
+from ..utils._parallel import limit_threads
 from ..utils._sklearn import Interval, StrOptions
 from ..utils._typing import MatrixLike, RandomStateLike, Request
 from ..utils.validation import naming

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import LinAlgError
 
-from .._parallel import computed, limit_threads
 from ..utils._fit import FitProgress, fit_method
+from ..utils._parallel import computed, limit_threads
 from ..utils._sklearn import Interval
 from ..utils._typing import MatrixLike, RandomStateLike
 from ._base import LinearMetricLearner

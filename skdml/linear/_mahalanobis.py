@@ -17,7 +17,7 @@ from scipy import sparse
 from scipy.linalg import LinAlgError, cholesky, eigh, lapack, solve_triangular
 from sklearn.metrics.pairwise import euclidean_distances
 
-from .._parallel import computed, is_dask_array, make_shards
+from ..utils._parallel import computed, is_dask_array, make_shards
 from ..utils._typing import MatrixLike
 from ..utils.validation import (
     check_named_array,
@@ -454,7 +454,7 @@ def find_span(X: Any, *, n_jobs: int | None = None, client: Any = None, full: bo
     X : array, sparse matrix or dask array of shape (n_rows, n_features)
         The rows.
     n_jobs, client :
-        Where the Gram matrix is computed, see `skdml._parallel`.
+        Where the Gram matrix is computed, see `skdml.utils._parallel`.
     full : bool, default=False
         Use all n_features coordinates even where the rows span fewer.
 

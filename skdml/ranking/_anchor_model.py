@@ -13,8 +13,8 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from .._parallel import make_shards
 from ..linear._mahalanobis import MahalanobisMetric, geometric_mean
+from ..utils._parallel import make_shards
 from ._documents import CUTOFF, Queries, RankedQueries, discounts
 
 # Rank budget shared by all local metrics, which bounds the time to score a document, and the least

@@ -12,12 +12,12 @@ from scipy.linalg import LinAlgError
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from .._parallel import computed, find_client, limit_threads
 from ..linear import MahalanobisMetric
 from ..metrics import mean_ndcg, ndcg_by_query
 from ..utils import validation as checks
 from ..utils._bases import BaseEstimator
 from ..utils._fit import FitProgress, fit_method
+from ..utils._parallel import computed, find_client, limit_threads
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions, validate_rows
 from ..utils._typing import MatrixLike, RandomStateLike, Request
 from ._anchor_model import AnchorModel, QueryWeights, build_model, learn_local_metrics

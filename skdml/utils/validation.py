@@ -19,7 +19,7 @@ from scipy import sparse
 from sklearn.utils import check_array, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
-from .._parallel import computed
+from ._parallel import computed
 
 # Arrays
 

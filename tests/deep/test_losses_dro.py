@@ -12,7 +12,7 @@ from scipy.optimize import minimize  # noqa: E402
 from skdml.deep import losses  # noqa: E402
 from skdml.deep.losses import get_loss  # noqa: E402
 from skdml.deep.losses._core import masked_softmax  # noqa: E402
-from skdml.deep.losses._dro import ball_weights, kl_of_groups, kl_weights, top_k  # noqa: E402
+from skdml.deep.losses._dro import _kl_of_groups, _top_k, ball_weights, kl_weights  # noqa: E402
 from tests.deep.loss_toys import (  # noqa: E402
     distances_of,
     gradient_of,
@@ -120,7 +120,7 @@ def test_top_k_weights_are_the_worst_with_a_limit(seed, k):
     matrix[upper[0], upper[1]] = torch.tensor(values)
     matrix += matrix.T.clone()
     mask = ~torch.eye(4, dtype=torch.bool)
-    value, weights = top_k(matrix, torch.ones_like(matrix), mask, torch.zeros_like(mask), k=k)
+    value, weights = _top_k(matrix, torch.ones_like(matrix), mask, torch.zeros_like(mask), k=k)
     dense = torch.zeros(4, 4, dtype=torch.float64)
     dense[weights.rows, weights.columns] = weights.values
     assert np.allclose(dense[upper[0], upper[1]].numpy(), best, atol=1e-6)
@@ -308,7 +308,7 @@ def test_exponential_point_to_set_weights_are_those_of_groups(seed, sigma):
         # A pair loss that grows with d for positive and falls for negative pairs.
         sides = torch.where(positive, 1.0, -1.0) * torch.tensor(d) + 10
         ones = torch.ones_like(sides)
-        _, weights = kl_of_groups(sides, ones, positive, negative, gamma=sigma, null_loss=None)
+        _, weights = _kl_of_groups(sides, ones, positive, negative, gamma=sigma, null_loss=None)
         assert np.allclose(weights.numpy() * len(labels), expected)
     # In squared distances, 2 - 2 S, this is the margin loss with gamma = sigma / 2.
     gradient = gradient_of(get_loss("dro-kl-g", gamma=sigma / 2, **ACTIVE), embeddings, labels)

@@ -146,8 +146,8 @@ def test_masks_of_miners_are_the_pairs_of_the_peers(name, seed):
     embeddings, labels = make_batch(labels=[*EQUAL, *singles], features=8, seed=seed)
     embeddings = embeddings.detach()
     units, masks = unit_rows(embeddings), pair_masks(labels)
-    ours = mine_masks(name, units @ units.T, *masks, embeddings, labels)
-    theirs = mine_masks(get_miner(name), units @ units.T, *masks, embeddings, labels)
+    ours = mine_masks(name, units @ units.T, masks, embeddings, labels)
+    theirs = mine_masks(get_miner(name), units @ units.T, masks, embeddings, labels)
     for mine, other in zip(ours, theirs, strict=True):
         assert mine.sum() > 0
         assert torch.equal(mine, other)
@@ -202,7 +202,7 @@ def test_distance_weighted_draws_are_spread_over_distances():
     units, (positive, negative) = unit_rows(embeddings), pair_masks(labels)
     S = units @ units.T
     torch.manual_seed(0)
-    kept, drawn = mine_masks("distance-weighted", S, positive, negative, embeddings, labels)
+    kept, drawn = mine_masks("distance-weighted", S, (positive, negative), embeddings, labels)
     assert torch.equal(kept, positive)
     assert torch.equal(drawn.sum(1), positive.sum(1))
     assert not (drawn & ~negative).any()

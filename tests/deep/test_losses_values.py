@@ -10,7 +10,6 @@ torch = pytest.importorskip("torch")
 
 from sklearn.metrics import normalized_mutual_info_score  # noqa: E402
 
-from skdml.deep.losses._clusters import nmi_distances  # noqa: E402
 from skdml.deep.losses._triplets import class_partners  # noqa: E402
 from tests.deep.loss_toys import (  # noqa: E402
     LABELS,
@@ -309,14 +308,6 @@ def test_facility_location_is_the_gap_to_the_worst_greedy_clustering(seed, weigh
     medoid_sets = itertools.combinations(range(len(y)), len(np.unique(y)))
     most = max(clustering_score(d, y, list(m), weight) for m in medoid_sets)
     assert loss.item() <= (most - oracle) / len(y) + 1e-12
-
-
-def test_nmi_is_that_of_scikit_learn():
-    rng = np.random.default_rng(0)
-    for n_clusters, n_classes in [(1, 1), (1, 3), (4, 3), (5, 5)]:
-        clusters, classes = rng.integers(n_clusters, size=20), rng.integers(n_classes, size=20)
-        ours = 1 - nmi_distances(torch.tensor(clusters), torch.tensor(classes)).item()
-        assert ours == pytest.approx(normalized_mutual_info_score(classes, clusters), abs=1e-12)
 
 
 @pytest.mark.parametrize("features", [3, 12])

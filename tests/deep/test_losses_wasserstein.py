@@ -109,7 +109,9 @@ def test_pairs_are_solved_once_and_so_are_clouds_with_themselves(monkeypatch):
     monkeypatch.setattr(_sinkhorn, "_entropic_values", counted)
     clouds = clouds_of(make_batch()[0])
     first, second = torch.tensor([0, 1, 0, 2]), torch.tensor([1, 0, 2, 3])
-    values = module.pair_divergences(clouds, first, second, reg=0.5, tol=1e-9)
+    monkeypatch.setattr(module, "_TOL", 1e-9)
+    monkeypatch.setattr(module, "_ITERATIONS", 500)
+    values = get_loss("wtriplet", reg=0.5).divergences(clouds, first, second)
     assert solved == [3, 4]  # {0,1}, {0,2}, {2,3}; clouds 0 to 3
     assert values[0] == values[1]
     eta = module.choose_eta(module.cost_matrices(clouds[[0, 0, 2]], clouds[[1, 2, 3]], 2), 0.5)

@@ -412,6 +412,6 @@ def test_sparse_embeddings_and_mixed_labels_are_type_errors(data):
 
 def test_dates_and_durations_are_labels_of_two_kinds():
     X, dates = np.arange(4.0)[:, None], np.array([0, 0, 1, 1], dtype="datetime64[s]")
-    assert r_precision(X, dates, gallery=X, gallery_labels=dates) == 1.0
+    assert recall_at_k(X, dates, gallery=X, gallery_labels=dates) == 1.0
     with pytest.raises(TypeError, match=r"labels .*and gallery_labels .*same kind"):
         r_precision(X, dates, gallery=X, gallery_labels=dates.astype("timedelta64[s]"))

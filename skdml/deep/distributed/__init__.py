@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
@@ -14,6 +15,7 @@ from ._sync import SYNC_MODES, AllReduce, Hybrid, Sync, register_sync
 __all__ = ["AllReduce", "Distributed", "Hybrid", "Sync", "register_sync", "run"]
 
 
+@dataclass(eq=False, repr=False)
 class Distributed(ClientMixin, BaseEstimator):
     """How several processes train one network together; for ``DeepMetricEmbedder(distributed=)``.
 
@@ -54,7 +56,7 @@ class Distributed(ClientMixin, BaseEstimator):
     >>> model = DeepMetricEmbedder(distributed=Distributed(4, sync="allreduce", remote_grad=True))
     """
 
-    _parameter_constraints: dict = {
+    _parameter_constraints = {
         "n_workers": [Interval(Integral, 1, None, closed="left")],
         "client": "no_validation",
         "sync": [str, callable],
@@ -67,29 +69,16 @@ class Distributed(ClientMixin, BaseEstimator):
         "port": [Interval(Integral, 1, 65535, closed="both"), None],
     }
 
-    def __init__(
-        self,
-        n_workers: int = 1,
-        client: Any = None,
-        sync: str | Callable[..., Sync] = "hybrid",
-        ring: str = "parameters",
-        ring_mix: float = 0.5,
-        gather: bool = True,
-        remote_grad: bool = False,
-        max_restarts: int = 1,
-        timeout: float = 60,
-        port: int | None = None,
-    ) -> None:
-        self.n_workers = n_workers
-        self.client = client
-        self.sync = sync
-        self.ring = ring
-        self.ring_mix = ring_mix
-        self.gather = gather
-        self.remote_grad = remote_grad
-        self.max_restarts = max_restarts
-        self.timeout = timeout
-        self.port = port
+    n_workers: int = 1
+    client: Any = None
+    sync: str | Callable[..., Sync] = "hybrid"
+    ring: str = "parameters"
+    ring_mix: float = 0.5
+    gather: bool = True
+    remote_grad: bool = False
+    max_restarts: int = 1
+    timeout: float = 60
+    port: int | None = None
 
 
 def world_size() -> int:

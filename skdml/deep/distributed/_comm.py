@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import mmap
+import math
 import os
 import socket
 import struct
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -46,24 +47,18 @@ class Heartbeat:
     """
 
     def __init__(self, path: Any) -> None:
-        with open(path, "wb+") as file:
-            file.write(bytes(8))
-            file.flush()
-            self._memory = mmap.mmap(file.fileno(), 8)
-        self._count = 0
+        self._count = np.memmap(path, np.uint64, mode="w+", shape=1)
 
     def beat(self) -> None:
         """Count on."""
         self._count += 1
-        self._memory[:8] = struct.pack("=Q", self._count)
 
     @staticmethod
     def read(path: Any) -> int:
         """Return the count of a file, 0 where there is none."""
         try:
-            with open(path, "rb") as file:
-                return struct.unpack("=Q", file.read(8))[0]
-        except (OSError, struct.error):
+            return int(np.fromfile(path, np.uint64)[0])
+        except (OSError, IndexError):
             return 0
 
 
@@ -97,18 +92,15 @@ class Ranks:
         self.groups: dict[str, Any] = {}
         self._sockets: dict[str, set[int]] = {}
         for channel in CHANNELS:
-            before = open_sockets()
+            before = _open_sockets()
             self.groups[channel] = dist.new_group(timeout=self._timeout)
-            self._warm_up(channel)
-            self._sockets[channel] = set(open_sockets()) - set(before)
+            # The first messages open the connections of a group.
+            dist.all_reduce(torch.zeros(self.size), group=self.groups[channel])
+            if channel == "backbone" and self.size > 1:
+                self.finish(self.shift(torch.zeros(1)))
+            self._sockets[channel] = set(_open_sockets()) - set(before)
         self.barrier()
         self._start = self._sent()
-
-    def _warm_up(self, channel):
-        """Open the connections of a group."""
-        dist.all_reduce(torch.zeros(self.size), group=self.groups[channel])
-        if channel == "backbone" and self.size > 1:
-            self.finish(self.shift(torch.zeros(1)))
 
     def close(self) -> None:
         """Leave the groups."""
@@ -134,18 +126,15 @@ class Ranks:
             self.waited += time.perf_counter() - start
 
     def _sent(self):
-        return {channel: bytes_sent(inodes) for channel, inodes in self._sockets.items()}
+        return {channel: _bytes_sent(inodes) for channel, inodes in self._sockets.items()}
 
     def start_counting(self) -> None:
         """Count bytes and waiting from here on."""
         self._start, self.waited = self._sent(), 0.0
 
-    def traffic(self) -> dict[str, int | None]:
-        """Return the bytes sent over each channel since `start_counting`; None if not known."""
-        return {
-            channel: None if sent is None else sent - self._start[channel]
-            for channel, sent in self._sent().items()
-        }
+    def traffic(self) -> dict[str, float]:
+        """Return the bytes sent over each channel since `start_counting`; NaN if not known."""
+        return {channel: sent - self._start[channel] for channel, sent in self._sent().items()}
 
     # Communication
 
@@ -281,37 +270,24 @@ def process_group(timeout: float, heartbeat: Heartbeat | None = None) -> Iterato
             dist.destroy_process_group()
 
 
-def open_sockets() -> dict[int, int]:
+def _open_sockets():
     """Return the sockets of this process, inode to descriptor; none where there is no /proc."""
     found = {}
-    try:
-        descriptors = os.listdir("/proc/self/fd")
-    except OSError:
-        return {}
-    for name in descriptors:
-        try:
-            target = os.readlink(f"/proc/self/fd/{name}")
-        except OSError:  # closed meanwhile, as the descriptor of the listing itself
-            continue
-        if target.startswith("socket:["):
-            found[int(target[8:-1])] = int(name)
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):  # closed meanwhile, as that of the listing itself
+                target = os.readlink(f"/proc/self/fd/{name}")
+                if target.startswith("socket:["):
+                    found[int(target[8:-1])] = int(name)
     return found
 
 
-def bytes_sent(inodes: set[int]) -> int | None:
+def _bytes_sent(inodes):
     """Return the bytes that some sockets have sent, without what TCP had to send again.
 
-    Parameters
-    ----------
-    inodes : set of int
-        Keys of `open_sockets`.
-
-    Returns
-    -------
-    n_bytes : int or None
-        None where the system does not count them.
+    The sockets are keys of `_open_sockets`. NaN where the system does not count them.
     """
-    now, total, is_known = open_sockets(), 0, False
+    now, total, is_known = _open_sockets(), 0, False
     for inode in inodes & set(now):
         try:
             with socket.socket(fileno=os.dup(now[inode])) as connection:
@@ -321,18 +297,7 @@ def bytes_sent(inodes: set[int]) -> int | None:
         if len(info) == _LENGTH:
             sent, again = struct.unpack_from("=QQ", info, _BYTES_SENT)
             total, is_known = total + sent - again, True
-    return total if is_known else None
-
-
-class _ScaleGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, rows, factor):
-        ctx.factor = factor
-        return rows.view_as(rows)
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad * ctx.factor, None
+    return total if is_known else math.nan
 
 
 class GatheredLoss(nn.Module):
@@ -369,8 +334,10 @@ class GatheredLoss(nn.Module):
         if not self._options.gather:
             return self.loss(embeddings, labels)
         rows, labels, own = self._ranks.gather(embeddings, labels)
-        scaled = _ScaleGradient.apply(embeddings, self._ranks.size)
-        rows = torch.cat([rows[: own.start], scaled, rows[own.stop :]])
+        own_rows = embeddings.view_as(embeddings)
+        if own_rows.requires_grad:
+            own_rows.register_hook(lambda grad: grad * self._ranks.size)
+        rows = torch.cat([rows[: own.start], own_rows, rows[own.stop :]])
         anchors = None if self._options.remote_grad else own
         with seeded_torch(self._seed + self.step), anchors_within(anchors):
             return self.loss(rows, labels)

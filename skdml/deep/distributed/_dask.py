@@ -12,139 +12,90 @@ import time
 from typing import Any
 from urllib.parse import urlsplit
 
-from numpy.typing import NDArray
-
 from ..._actors import ActorLost, DaskActors
-from ..._cluster import PATIENCE, WorkerLost, find_workers, lost_workers, repeat_if_lost
+from ...utils._cluster import PATIENCE, WorkerLost, find_workers, lost_workers, repeat_if_lost
 from ...utils._folders import PrivateFolder
-from ._supervise import Failure, Host, RankError, write_job
+from ._supervise import Failure, LocalRanks, RankError
 from ._worker import Checkpoints, write_whole
 
 # Actors are asked no more often than this.
 _ASK_SECONDS = 0.2
 
 
-class RankActor:
+class RankActor(LocalRanks):
     """A rank as a child of the process that this actor lives in.
 
     Parameters
     ----------
-    rank, size : int
-        Which of how many.
-    data : tuple
-        Job, samples and codes.
-    checkpoint : bytes or None
-        The state to go on from.
-    first_epoch : int
-        Its epoch.
+    rank, size, port, data :
+        As in `LocalRanks`.
+    checkpoint : (int, bytes or None)
+        The epoch and the state to go on from.
     meeting : str
         The machine of rank 0.
-    port : int or None
-        The port there.
     """
 
-    _host: Any = None
+    _private: Any = None
 
     def __init__(
-        self,
-        rank: int,
-        size: int,
-        data: tuple[bytes, NDArray, NDArray],
-        checkpoint: bytes | None,
-        first_epoch: int,
-        meeting: str,
-        port: int | None,
+        self, rank: int, size: int, port: Any, data: Any, checkpoint: Any, meeting: str
     ) -> None:
         from distributed import get_worker
 
         worker = get_worker()
-        self._rank, self._n_epochs, self._last_epoch = rank, 0, first_epoch
-        self._folder = PrivateFolder(worker.local_directory)
-        shared = self._folder.path
-        write_job(shared, *data)
-        self._checkpoints = Checkpoints(shared)
-        if checkpoint is not None:
-            write_whole(self._checkpoints.path(rank, first_epoch), checkpoint)
-        (shared / "attempt").mkdir()
-        self._host = Host(
-            shared / "attempt",
-            shared,
-            [rank],
-            size,
-            meeting,
-            port,
-            worker.state.nthreads,
-            first_epoch,
-            urlsplit(worker.address).hostname or worker.address,
-        )
+        super().__init__(data, size, port, [rank], worker.local_directory)
+        self._rank, self._n_epochs = rank, 0
+        if checkpoint[1] is not None:
+            self.checkpoints.write(rank, *checkpoint)
+        own_address = urlsplit(worker.address).hostname or worker.address
+        self._last_epoch = self.start(0, meeting, own_address, worker.state.nthreads)
 
     def news(self, address: bytes | None, stop: bool) -> dict[str, Any]:
         """Return what is new; the address of the store is for ranks other than the first."""
-        if stop and self._rank == 0:
-            self._host.ask_to_stop()
-        path = self._host.folder / "address"
+        if stop:
+            self.ask_to_stop()
+        path = self.folder / "address"
         if address is not None and not path.exists():
             write_whole(path, address)
-        epochs = self._host.epochs()[self._n_epochs :] if self._rank == 0 else []
+        epochs = self.epochs()[self._n_epochs :]
         self._n_epochs += len(epochs)
-        is_done, states = self._host.is_done(), []
-        while (state := self._checkpoints.path(self._rank, self._last_epoch + 1)).exists():
+        (failures, is_done), states = self.poll(), []
+        while (state := self.checkpoints.read(self._rank, self._last_epoch + 1)) is not None:
             self._last_epoch += 1
-            states.append((self._last_epoch, state.read_bytes()))
+            states.append((self._last_epoch, state))
         return {
-            "address": path.read_bytes() if self._rank == 0 and path.exists() else None,
-            "beat": self._host.beats()[self._rank],
+            "address": path.read_bytes() if path.exists() else None,
+            "beat": self.beats()[self._rank],
             "epochs": epochs,
             "checkpoints": states,
-            "failures": self._host.failures(),
+            "failures": failures,
             "is_done": is_done,
-            "result": self._host.result() if is_done else None,
+            "result": self.result() if is_done else None,
         }
-
-    def close(self) -> None:
-        """End the rank, and remove its files."""
-        host, self._host = self._host, None
-        if host is not None:
-            host.kill()
-            self._folder.remove()
 
     def __del__(self) -> None:
         # Nobody asks any more: the process that fits may be gone.
-        if self._host is not None:
+        if self._private is not None:
             self.close()
 
 
 class DaskRanks:
-    """Ranks on the workers of a cluster.
+    """Ranks on the workers of a cluster, with the methods of `LocalRanks`.
 
     Parameters
     ----------
     client : distributed.Client
         The cluster.
-    job : bytes
-        The configuration.
-    samples, codes : arrays
-        The data.
-    size : int
-        The number of ranks.
-    port : int or None
-        Where they meet, on the machine of rank 0.
-    timeout : float
-        Seconds to wait for workers that come back.
+    data : tuple
+        Job, samples and codes.
+    options : Distributed
+        Its number of workers, their port, and how long to wait for one that comes back.
     """
 
-    def __init__(
-        self,
-        client: Any,
-        job: bytes,
-        samples: NDArray,
-        codes: NDArray,
-        size: int,
-        port: int | None,
-        timeout: float,
-    ) -> None:
-        self._client, self._data, self._size, self._port = client, (job, samples, codes), size, port
-        self._patience = max(timeout, PATIENCE)
+    def __init__(self, client: Any, data: Any, options: Any) -> None:
+        self._client, self._data, self._port = client, data, options.port
+        self._size = size = options.n_workers
+        self._patience = max(options.timeout, PATIENCE)
         n_workers = len(find_workers(client, size))  # a killed one comes back
         if n_workers < size:
             raise ValueError(
@@ -166,23 +117,16 @@ class DaskRanks:
                 f"came within {self._patience:g} s."
             )
         self._workers = workers[: self._size]
-        first_epoch = self._checkpoints.last(self._size)
+        first_epoch = self._checkpoints.last(range(self._size))
         self._epochs: list[dict[str, float]] = []
         self._news: list[dict[str, Any]] = [{} for _ in range(self._size)]
         self._failures: dict[int, list[Failure]] = {}
         self._address, self._stop, self._next = None, False, 0.0
-        arguments = [
-            (
-                rank,
-                self._size,
-                self._data,
-                self._checkpoints.path(rank, first_epoch).read_bytes() if first_epoch else None,
-                first_epoch,
-                urlsplit(self._workers[0]).hostname,
-                self._port,
-            )
-            for rank in range(self._size)
-        ]
+        meeting = urlsplit(self._workers[0]).hostname
+        arguments = []
+        for rank in range(self._size):
+            checkpoint = first_epoch, self._checkpoints.read(rank, first_epoch)
+            arguments.append((rank, self._size, self._port, self._data, checkpoint, meeting))
         self._actors = DaskActors(
             self._client, RankActor, arguments, workers=self._workers, restart=False
         )
@@ -210,8 +154,7 @@ class DaskRanks:
         if news["failures"]:
             self._failures[rank] = news["failures"]
         for epoch, state in news["checkpoints"]:
-            write_whole(self._checkpoints.path(rank, epoch), state)
-            self._checkpoints.remove_old(rank, epoch)
+            self._checkpoints.write(rank, epoch, state)
 
     def epochs(self) -> list[dict[str, float]]:
         return self._epochs

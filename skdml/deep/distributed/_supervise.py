@@ -13,16 +13,15 @@ import sys
 import time
 import warnings
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import joblib
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..._parallel import find_client
 from ...utils._folders import PrivateFolder, full_disk, open_private
+from ...utils._parallel import find_client
 from ...utils._pickle import cloudpickle
 from ...utils._processes import command_of_child
 from ...utils._torch import seeded_torch
@@ -35,6 +34,7 @@ from ._worker import Checkpoints, train_rank, write_whole
 # How often processes are looked after, and how long the cause of a failure is looked for.
 POLL_SECONDS = 0.05
 GRACE_SECONDS = 4.0
+_HERE = "127.0.0.1"
 
 
 @dataclass
@@ -63,68 +63,84 @@ class RankError(RuntimeError):
     """A rank of a distributed fit died or hangs, and may not start again."""
 
 
-class Host:
-    """The processes of some ranks on this machine.
+class LocalRanks:
+    """Ranks on this machine, in a folder that is removed with them.
 
     Parameters
     ----------
-    folder : path-like
-        Of this attempt: events, errors and the result.
-    shared : path-like
-        Of all attempts: the job, the data and the checkpoints.
-    ranks : list of int
-        Which ranks to start here.
+    data : tuple
+        Job, samples and codes.
     size : int
-        How many there are in all.
-    address : str
-        Where rank 0 waits for the others.
+        The number of ranks.
     port : int or None
-        Its port, None for a free one.
-    threads : int
-        Threads of each rank.
-    first_epoch : int
-        The epoch to go on from.
-    own_address : str, default="127.0.0.1"
-        The address of this machine at which its ranks listen, and nowhere else.
+        Where they meet, None for a free one.
+    ranks : sequence of int, default=None
+        Those to start here; None: all.
+    parent : str, default=None
+        Where to make the folder.
     """
 
+    _process: Any = None
+
     def __init__(
-        self,
-        folder: Any,
-        shared: Any,
-        ranks: list[int],
-        size: int,
-        address: str,
-        port: int | None,
-        threads: int,
-        first_epoch: int,
-        own_address: str = "127.0.0.1",
+        self, data: Any, size: int, port: Any, ranks: Any = None, parent: str | None = None
     ) -> None:
         if not hasattr(os, "fork"):
             raise OSError("n_workers above 1 needs a system that can fork processes.")
-        self.folder, self.ranks = Path(folder), ranks
+        self._size, self._port, self.ranks = size, port, ranks or range(size)
+        self._private = PrivateFolder(parent)
+        self._shared = self._private.path
+        self.checkpoints = Checkpoints(self._shared)
+        try:
+            job, *arrays = data
+            write_whole(self._shared / "job", job)
+            for name, array in zip(("samples.npy", "codes.npy"), arrays, strict=True):
+                with open_private(self._shared / name) as file:
+                    np.save(file, array)
+        except BaseException:
+            self.close()
+            raise
+
+    def start(
+        self, attempt: int, address: str = _HERE, own_address: str = _HERE, threads: int = 0
+    ) -> int:
+        """Start the ranks, and return the epoch from which they go on.
+
+        Parameters
+        ----------
+        attempt : int
+            Its number.
+        address : str, default="127.0.0.1"
+            Where rank 0 waits for the others.
+        own_address : str, default="127.0.0.1"
+            The address of this machine at which its ranks listen, and nowhere else.
+        threads : int, default=0
+            Threads of each rank; 0 shares the cores.
+        """
+        self.folder = self._shared / f"attempt-{attempt}"
+        self.folder.mkdir()
+        first_epoch = self.checkpoints.last(self.ranks)
         variables = {
             **os.environ,
             # Children find what this process can import, such as a module beside a script.
             "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
-            "WORLD_SIZE": str(size),
-            "LOCAL_WORLD_SIZE": str(len(ranks)),
+            "WORLD_SIZE": str(self._size),
+            "LOCAL_WORLD_SIZE": str(len(self.ranks)),
             "MASTER_ADDR": address,
-            "MASTER_PORT": str(port or 0),
-            "OMP_NUM_THREADS": str(threads),
+            "MASTER_PORT": str(self._port or 0),
+            "OMP_NUM_THREADS": str(threads or max(1, (os.cpu_count() or 1) // self._size)),
         }
         interface = _interface_of(own_address)
-        if interface is not None and ("GLOO_SOCKET_IFNAME" not in variables or is_local(address)):
+        if interface is not None and ("GLOO_SOCKET_IFNAME" not in variables or _is_local(address)):
             variables["GLOO_SOCKET_IFNAME"] = interface
-        numbers = ",".join(map(str, ranks))
-        command = command_of_child(
-            "skdml.deep.distributed._worker", str(folder), str(shared), numbers, str(first_epoch)
-        )
+        arguments = self.folder, self._shared, ",".join(map(str, self.ranks)), first_epoch
+        command = command_of_child("skdml.deep.distributed._worker", *map(str, arguments))
         with open(self.folder / "log", "ab") as log:
             # In a session of their own: Ctrl-C in a terminal is for the process that fits.
             self._process = subprocess.Popen(
                 command, env=variables, stderr=log, start_new_session=True
             )
+        return first_epoch
 
     def beats(self) -> dict[int, int]:
         """Return how far each rank has come."""
@@ -141,25 +157,26 @@ class Host:
         """Let training end with the next epoch."""
         (self.folder / "stop").touch()
 
-    def failures(self) -> list[Failure]:
-        """Return how ranks failed so far."""
-        is_gone = self._process.poll() is not None
-        found = []
+    def poll(self) -> tuple[list[Failure], bool]:
+        """Return how ranks failed so far, and whether all ended well."""
+        of_process, found = self._process.poll(), []
+        is_done = of_process is not None
         for rank in self.ranks:
             error, code = self.folder / f"error-{rank}", self.folder / f"exit-{rank}"
+            is_noted = code.exists()
+            status = int(code.read_text()) if is_noted else of_process
+            is_done = is_done and is_noted and status == 0
             if error.exists():
                 report = cloudpickle.loads(error.read_bytes())
                 kind = "lost" if report["is_lost"] else "error"
                 text = report["text"] if report["is_lost"] else report["traceback"]
                 found.append(Failure(rank, kind, text, report["error"]))
-            elif code.exists() or is_gone:
-                status = int(code.read_text()) if code.exists() else self._process.poll()
-                if status == errno.ENOSPC:
-                    error_of_disk = full_disk(self.folder)
-                    found.append(Failure(rank, "error", str(error_of_disk), error_of_disk))
-                elif status or not code.exists():
-                    found.append(Failure(rank, "killed", f"{_how_ended(status)}{self._log()}"))
-        return found
+            elif status == errno.ENOSPC:
+                error_of_disk = full_disk(self.folder)
+                found.append(Failure(rank, "error", str(error_of_disk), error_of_disk))
+            elif status or (status == 0 and not is_noted):
+                found.append(Failure(rank, "killed", f"{_how_ended(status)}{self._log()}"))
+        return found, is_done
 
     def _log(self):
         """Return the last lines that the processes wrote about errors."""
@@ -167,27 +184,25 @@ class Host:
         lines = [line for line in lines if "Warning" not in line][-5:]
         return "".join(f"\n  {line}" for line in lines)
 
-    def is_done(self) -> bool:
-        """Tell whether all ranks ended well."""
-        return self._process.poll() is not None and all(
-            (self.folder / f"exit-{rank}").exists()
-            and (self.folder / f"exit-{rank}").read_text() == "0"
-            for rank in self.ranks
-        )
-
     def result(self) -> bytes | None:
         """Return what rank 0 has left, if it runs here."""
         path = self.folder / "result"
         return path.read_bytes() if path.exists() else None
 
-    def kill(self) -> None:
+    def stop(self) -> None:
         """End all processes at once, also those that hang."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def close(self) -> None:
+        """Leave no trace."""
+        self.stop()
+        self._private.remove()
 
 
-def is_local(address: str) -> bool:
+def _is_local(address):
     """Tell whether an address is of this machine alone."""
     try:
         return ipaddress.ip_address(address).is_loopback
@@ -197,7 +212,7 @@ def is_local(address: str) -> bool:
 
 def _interface_of(address):
     """Return the network interface with an address, None if there is none."""
-    if is_local(address):
+    if _is_local(address):
         return "lo" if sys.platform == "linux" else "lo0"
     import psutil
 
@@ -207,139 +222,10 @@ def _interface_of(address):
     return None
 
 
-def _how_ended(status: int | None) -> str:
-    if status is not None and status < 0:
+def _how_ended(status):
+    if status < 0:
         return f"was killed by {signal.Signals(-status).name}"
     return f"ended with exit code {status}"
-
-
-def find_cause(failures: list[Failure], beats: dict[int, int], timeout: float) -> Failure:
-    """Return the failure that caused the others.
-
-    Parameters
-    ----------
-    failures : list of Failure
-        All that are known; at least one.
-    beats : dict
-        How far each rank has come. The one behind the others is what they wait for.
-    timeout : float
-        Seconds that they waited.
-
-    Returns
-    -------
-    failure : Failure
-        Of kind "error" or "killed".
-    """
-    for kind in ("error", "killed"):
-        for failure in failures:
-            if failure.kind == kind:
-                return failure
-    behind = min(beats, key=lambda rank: (beats[rank], rank in {f.rank for f in failures}))
-    return Failure(behind, "killed", f"did not answer for {timeout:g} s")
-
-
-class Launcher(Protocol):
-    """The ranks of a fit, wherever they run."""
-
-    def start(self, attempt: int) -> int:
-        """Start all ranks, and return the epoch from which they go on."""
-
-    def poll(self) -> tuple[list[Failure], bool]:
-        """Return the failures so far, and whether all is done."""
-
-    def epochs(self) -> list[dict[str, float]]:
-        """Return the figures of the epochs of this attempt."""
-
-    def beats(self) -> dict[int, int]:
-        """Return how far each rank has come."""
-
-    def ask_to_stop(self) -> None:
-        """Let training end with the next epoch."""
-
-    def stop(self) -> None:
-        """End all ranks now."""
-
-    def result(self) -> bytes:
-        """Return what rank 0 has left."""
-
-    def close(self) -> None:
-        """Leave no trace."""
-
-
-class LocalRanks:
-    """Ranks on this machine.
-
-    Parameters
-    ----------
-    job : bytes
-        What a rank must know.
-    samples, codes : arrays
-        The data.
-    size : int
-        The number of ranks.
-    port : int or None
-        Where they meet.
-    """
-
-    def __init__(
-        self, job: bytes, samples: NDArray, codes: NDArray, size: int, port: int | None
-    ) -> None:
-        self._size, self._port = size, port
-        self._host: Any = None
-        self._folder = PrivateFolder()
-        self._shared = self._folder.path
-        try:
-            write_job(self._shared, job, samples, codes)
-        except BaseException:
-            self.close()
-            raise
-
-    def start(self, attempt: int) -> int:
-        folder = self._shared / f"attempt-{attempt}"
-        folder.mkdir()
-        first_epoch = Checkpoints(self._shared).last(self._size)
-        self._host = Host(
-            folder,
-            self._shared,
-            list(range(self._size)),
-            self._size,
-            "127.0.0.1",
-            self._port,
-            max(1, (os.cpu_count() or 1) // self._size),
-            first_epoch,
-        )
-        return first_epoch
-
-    def poll(self) -> tuple[list[Failure], bool]:
-        return self._host.failures(), self._host.is_done()
-
-    def epochs(self) -> list[dict[str, float]]:
-        return self._host.epochs()
-
-    def beats(self) -> dict[int, int]:
-        return self._host.beats()
-
-    def ask_to_stop(self) -> None:
-        self._host.ask_to_stop()
-
-    def stop(self) -> None:
-        if self._host is not None:
-            self._host.kill()
-
-    def result(self) -> bytes:
-        return self._host.result()
-
-    def close(self) -> None:
-        self.stop()
-        self._folder.remove()
-
-
-def write_job(folder: Path, job: bytes, samples: NDArray, codes: NDArray) -> None:
-    """Write what ranks of a machine read."""
-    write_whole(folder / "job", job)
-    for name, array in (("samples.npy", samples), ("codes.npy", codes)):
-        with open_private(folder / name) as file:
-            np.save(file, array)
 
 
 def train_ranks(
@@ -376,18 +262,12 @@ def train_ranks(
             warnings.warn(message, category, stacklevel=4)
     n_batches = len(result["history"][0]["batches"])
     with seeded_torch(config.seed):
-        net = build_net(config, EpochCallback(None, None), n_batches)
+        net = build_net(config, EpochCallback(), n_batches)
         net.initialize()
     net.history.extend(result["history"])
-    net.module_.load_state_dict(result["module_"])
-    net.optimizer_.load_state_dict(result["optimizer_"])
-    if isinstance(net.criterion_.loss, torch.nn.Module):
-        net.criterion_.loss.load_state_dict(result["loss"])
-    return net, {
-        "consensus_": np.array(result["consensus"]),
-        "traffic_": result["traffic"],
-        "timing_": result["timing"],
-    }
+    for name, state in result["parts"].items():
+        getattr(net, name).load_state_dict(state)
+    return net, result["figures"]
 
 
 def _train_in_group(config, samples, codes, progress):
@@ -408,16 +288,16 @@ def _launch(config, samples, codes, progress):
     options = config.distributed
     client = find_client(options.client)
     _warn_of_idle_ranks(config, codes, joblib.cpu_count() if client is None else None)
-    job, data = make_job(config), (samples.numpy(), codes)
-    ranks: Launcher
+    data = make_job(config), samples.numpy(), codes
+    ranks: Any
     if client is None:
-        ranks = LocalRanks(job, *data, options.n_workers, options.port)
+        ranks = LocalRanks(data, options.n_workers, options.port)
     else:
         from ._dask import DaskRanks
 
-        ranks = DaskRanks(client, job, *data, options.n_workers, options.port, options.timeout)
+        ranks = DaskRanks(client, data, options)
     try:
-        return supervise(ranks, options.max_restarts, options.timeout, progress)
+        return _supervise(ranks, options.max_restarts, options.timeout, progress)
     finally:
         ranks.close()
 
@@ -461,7 +341,7 @@ def make_job(config: Config) -> bytes:
         raise
 
 
-def supervise(ranks: Launcher, max_restarts: int, timeout: float, progress: Any) -> dict[str, Any]:
+def _supervise(ranks, max_restarts, timeout, progress):
     """Run ranks to their end, with restarts, and return the result of rank 0."""
     n_shown = 0
     progress.begin()
@@ -505,12 +385,18 @@ def _show(ranks, first_epoch, n_shown, progress):
 
 
 def _find_cause(ranks, failures, timeout):
-    """Wait a moment for the failure that caused the others."""
+    """Return the failure that caused the others, after a moment in which it may show."""
     end = time.monotonic() + GRACE_SECONDS
     while all(failure.kind == "lost" for failure in failures) and time.monotonic() < end:
         time.sleep(POLL_SECONDS)
         failures, _ = ranks.poll()
-    return find_cause(failures, ranks.beats(), timeout)
+    first = {failure.kind: failure for failure in reversed(failures)}
+    if "error" in first or "killed" in first:
+        return first.get("error") or first["killed"]
+    # The rank behind the others is what they wait for.
+    beats, lost = ranks.beats(), {failure.rank for failure in failures}
+    behind = min(beats, key=lambda rank: (beats[rank], rank in lost))
+    return Failure(behind, "killed", f"did not answer for {timeout:g} s")
 
 
 def _error_of(cause):

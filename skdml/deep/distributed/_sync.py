@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ..losses._core import register
 from ._comm import Ranks
 
 # The option of DDP whether rank 0 sends its buffers in every step; torch 2.13 renamed it.
@@ -73,12 +74,7 @@ def register_sync(name: str, mode: Any = None) -> Any:
     ... class Again(AllReduce):
     ...     pass
     """
-    if mode is None:
-        return lambda given: register_sync(name, given)
-    if not isinstance(name, str) or not callable(mode):
-        raise TypeError(f"register_sync takes a name and a class, got {name!r} and {mode!r}")
-    SYNC_MODES[name] = mode
-    return mode
+    return register("register_sync", SYNC_MODES, name, mode)
 
 
 def flatten(tensors: list[Tensor]) -> Tensor:

@@ -12,7 +12,6 @@ store, `stop` to end training early, and `log`. Of SHARED: `job`, the data, and 
 from __future__ import annotations
 
 import json
-import math
 import os
 import random
 import socket
@@ -20,6 +19,7 @@ import sys
 import time
 import traceback
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
-from skorch.callbacks import Callback
 from skorch.utils import to_tensor
 
 from ...utils._fit import Progress
@@ -36,7 +35,7 @@ from ...utils._pickle import cloudpickle
 from ...utils._processes import end_with_parent
 from ...utils._torch import seeded_torch
 from .._build import Config, build_training
-from .._train import MetricNet, train
+from .._train import LossModule, MetricNet, train
 from ._comm import CHANNELS, START_SECONDS, Heartbeat, Ranks, is_communication_error, process_group
 from ._sync import ring_distance
 
@@ -62,28 +61,24 @@ class Checkpoints:
     def __init__(self, folder: Any) -> None:
         self.folder = Path(folder)
 
-    def path(self, rank: int, epoch: int) -> Path:
-        """Return the file of a rank and an epoch."""
+    def _path(self, rank, epoch):
         return self.folder / f"checkpoint-{rank}-{epoch}"
 
-    def write(self, rank: int, epoch: int, state: dict) -> None:
-        """Write the state of a rank, whole or not at all."""
-        write_whole(self.path(rank, epoch), cloudpickle.dumps(state))
-        self.remove_old(rank, epoch)
+    def write(self, rank: int, epoch: int, state: bytes) -> None:
+        """Write the state of a rank, whole or not at all, and remove what it makes needless."""
+        write_whole(self._path(rank, epoch), state)
+        self._path(rank, epoch - _KEPT).unlink(missing_ok=True)
 
-    def remove_old(self, rank: int, epoch: int) -> None:
-        """Remove what is not needed any more once an epoch is there."""
-        self.path(rank, epoch - _KEPT).unlink(missing_ok=True)
+    def read(self, rank: int, epoch: int) -> bytes | None:
+        """Return the state of a rank, None if it is not there."""
+        path = self._path(rank, epoch)
+        return path.read_bytes() if path.exists() else None
 
-    def read(self, rank: int, epoch: int) -> dict:
-        """Return the state of a rank."""
-        return cloudpickle.loads(self.path(rank, epoch).read_bytes())
-
-    def last(self, size: int) -> int:
-        """Return the last epoch that all ranks have finished, 0 if there is none."""
+    def last(self, ranks: Sequence[int]) -> int:
+        """Return the last epoch that some ranks have all finished, 0 if there is none."""
         epochs = [
             {int(path.name.rpartition("-")[2]) for path in self.folder.glob(f"checkpoint-{rank}-*")}
-            for rank in range(size)
+            for rank in ranks
         ]
         return max(set.intersection(*epochs), default=0)
 
@@ -118,7 +113,7 @@ class RankNet(MetricNet):
         *args: Any,
         ranks: Ranks,
         config: Config,
-        checkpoints: Checkpoints | None = None,
+        checkpoints: Any = None,
         first_epoch: int = 0,
         **kwargs: Any,
     ) -> None:
@@ -136,7 +131,7 @@ class RankNet(MetricNet):
         # What comes at random from here on, such as augmentation, differs between ranks.
         torch.manual_seed(self.config.seed + 1_000_003 * (1 + self.ranks.rank))
         stopped = False
-        if self.first_epoch and self.checkpoints is not None:
+        if self.first_epoch:
             stopped = self._restore(self.checkpoints.read(self.ranks.rank, self.first_epoch))
         try:
             if not stopped:
@@ -182,7 +177,7 @@ class RankNet(MetricNet):
         # What is sent from here on belongs to no step. After the barrier all has arrived.
         self.ranks.barrier()
         for channel, sent in self.ranks.traffic().items():
-            self.counts[channel] += sent if sent is not None else math.nan
+            self.counts[channel] += sent
         stop = False
         try:
             super().notify(method_name, **kwargs)
@@ -191,7 +186,7 @@ class RankNet(MetricNet):
         self.consensus.append(ring_distance(self._sync.compared(), self.ranks))
         stop = self.ranks.any(stop)
         if self.checkpoints is not None:
-            state = self._state(stop)
+            state = cloudpickle.dumps(self._state(stop))
             self.checkpoints.write(self.ranks.rank, len(self.history), state)
         if stop:
             raise Stopped
@@ -208,19 +203,20 @@ class RankNet(MetricNet):
             "parts": {name: getattr(self, name).state_dict() for name in _PARTS},
             "history": list(self.history),
             "callbacks": {name: _callback_state(callback) for name, callback in self.callbacks_},
-            "batches": self.make_batches(None).state,
+            "batches": self.batches_.state,
             "random": _random_states(),
             "counts": (self.consensus, self.counts, self.criterion_.loss.step),
             "stopped": stop,
         }
 
-    def _restore(self, state):
+    def _restore(self, checkpoint):
+        state = cloudpickle.loads(checkpoint)
         for name in _PARTS:
             getattr(self, name).load_state_dict(state["parts"][name])
         self.history.extend(state["history"])
         for name, callback in self.callbacks_:
             _restore_callback(callback, state["callbacks"].get(name, {}))
-        self.make_batches(None).state = state["batches"]
+        self.batches_.state = state["batches"]
         _set_random_states(*state["random"])
         self.consensus, self.counts, self.criterion_.loss.step = state["counts"]
         return state["stopped"]
@@ -245,7 +241,7 @@ def _set_random_states(on_cpu, on_gpu, of_numpy, of_python):
     random.setstate(of_python)
 
 
-def _callback_state(callback: Callback) -> dict[str, Any]:
+def _callback_state(callback):
     """Return what a callback has learned on the way: its attributes with an underscore behind."""
     state = {}
     for name, value in vars(callback).items():
@@ -255,7 +251,7 @@ def _callback_state(callback: Callback) -> dict[str, Any]:
     return state
 
 
-def _restore_callback(callback: Callback, state: dict[str, Any]) -> None:
+def _restore_callback(callback, state):
     for name, (is_part, value) in state.items():
         if is_part:
             getattr(callback, name).load_state_dict(value)
@@ -289,13 +285,7 @@ class RankProgress(Progress):
 
 
 def train_rank(
-    config: Config,
-    samples: torch.Tensor,
-    codes: NDArray,
-    progress: Progress,
-    ranks: Ranks,
-    checkpoints: Checkpoints | None = None,
-    first_epoch: int = 0,
+    config: Config, samples: Any, codes: NDArray, progress: Progress, ranks: Ranks, **resume: Any
 ) -> dict[str, Any]:
     """Train as one of several ranks.
 
@@ -309,10 +299,8 @@ def train_rank(
         Told of each epoch.
     ranks : Ranks
         The processes.
-    checkpoints : Checkpoints, default=None
-        Where the state goes after each epoch.
-    first_epoch : int, default=0
-        The epoch to go on from.
+    **resume
+        `checkpoints` and `first_epoch` of `RankNet`.
 
     Returns
     -------
@@ -321,33 +309,25 @@ def train_rank(
     """
     with warnings.catch_warnings(record=True) as caught, seeded_torch(config.seed):
         warnings.simplefilter("always")
-        training = build_training(
-            config,
-            samples,
-            codes,
-            progress,
-            ranks=ranks,
-            checkpoints=checkpoints,
-            first_epoch=first_epoch,
-        )
-        net: Any = train(training)
+        net: Any = train(*build_training(config, samples, codes, progress, ranks=ranks, **resume))
     net.agree()
     counts = ranks.all_objects(net.counts)
-    loss = net.criterion_.loss.loss
     mean = {
         name: float(np.mean([own[name] / max(own["steps"], 1) for own in counts]))
         for name in COUNTED
     }
+    waiting = mean["communication"]
     return {
-        "module_": _to_cpu(net.module_.state_dict()),
-        "optimizer_": _to_cpu(net.optimizer_.state_dict()),
-        "loss": _to_cpu(loss.state_dict()) if isinstance(loss, torch.nn.Module) else {},
+        "parts": {
+            "module_": _to_cpu(net.module_.state_dict()),
+            "optimizer_": _to_cpu(net.optimizer_.state_dict()),
+            "criterion_": _to_cpu(LossModule(net.criterion_.loss.loss).state_dict()),
+        },
         "history": list(net.history),
-        "consensus": list(net.consensus),
-        "traffic": {name: mean[name] for name in CHANNELS},
-        "timing": {
-            "compute": mean["seconds"] - mean["communication"],
-            "communication": mean["communication"],
+        "figures": {
+            "consensus_": np.array(net.consensus),
+            "traffic_": {name: mean[name] for name in CHANNELS},
+            "timing_": {"compute": mean["seconds"] - waiting, "communication": waiting},
         },
         "warnings": [(item.category, str(item.message)) for item in caught],
     }
@@ -363,7 +343,7 @@ def _to_cpu(state):
     return state
 
 
-def run_rank(folder: Path, shared: Path, rank: int, first_epoch: int) -> int:
+def _run_rank(folder, shared, rank, first_epoch):
     """Do the work of one rank and return the exit code; an error goes to a file."""
     try:
         _await_address(folder)
@@ -371,17 +351,10 @@ def run_rank(folder: Path, shared: Path, rank: int, first_epoch: int) -> int:
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
         samples = torch.from_numpy(np.load(shared / "samples.npy", mmap_mode="c"))
         codes = np.load(shared / "codes.npy")
-        heartbeat = Heartbeat(folder / f"heartbeat-{rank}")
+        heartbeat, progress = Heartbeat(folder / f"heartbeat-{rank}"), RankProgress(folder, rank)
+        resume = {"checkpoints": Checkpoints(shared), "first_epoch": first_epoch}
         with process_group(config.distributed.timeout, heartbeat) as ranks:
-            result = train_rank(
-                config,
-                samples,
-                codes,
-                RankProgress(folder, rank),
-                ranks,
-                Checkpoints(shared),
-                first_epoch,
-            )
+            result = train_rank(config, samples, codes, progress, ranks, **resume)
             if rank == 0:
                 write_whole(folder / "result", cloudpickle.dumps(result))
     except BaseException as error:
@@ -432,13 +405,8 @@ def _open_store(folder):
         listener.bind(place)
         listener.listen()
         port = listener.getsockname()[1]
-        store = dist.TCPStore(
-            address,
-            port,
-            is_master=True,
-            wait_for_workers=False,
-            master_listen_fd=listener.detach(),
-        )
+        options: Any = {"is_master": True, "wait_for_workers": False}
+        store = dist.TCPStore(address, port, master_listen_fd=listener.detach(), **options)
     write_whole(folder / "address", f"{address} {port}".encode())
     return store
 
@@ -453,7 +421,7 @@ def main(arguments: list[str]) -> int:
         if process == 0:
             end_with_parent(own)
             os.environ.update(RANK=str(rank), LOCAL_RANK=str(local))
-            code = run_rank(folder, shared, rank, first_epoch)
+            code = _run_rank(folder, shared, rank, first_epoch)
             sys.stdout.flush()
             os._exit(code)
         running[process] = rank

@@ -29,13 +29,14 @@ from ._pairs import (  # noqa: E402
     MarginLoss,
     MultiSimilarityLoss,
 )
-from ._triplets import ClassAnchorLoss, TripletLoss  # noqa: E402
-from ._tuples import (  # noqa: E402
+from ._triplets import (  # noqa: E402
+    ClassAnchorLoss,
     LiftedStructureLoss,
     LiftedStructurePairsLoss,
     NPairMultiClassLoss,
     NPairOneVsOneLoss,
     NPairTupletLoss,
+    TripletLoss,
 )
 from ._wasserstein import WassersteinContrastiveLoss, WassersteinTripletLoss  # noqa: E402
 

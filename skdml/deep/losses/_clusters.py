@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
+from sklearn.metrics import normalized_mutual_info_score
 from torch import Tensor
 
 from ._core import (
     Loss,
     SimilarityLoss,
     SparseWeights,
+    Term,
     check_batch,
-    check_numbers,
+    param,
     register_loss,
     unit_distances,
     unit_rows,
-    zero_like,
 )
 
 
@@ -24,28 +26,12 @@ def _x_log_x(counts):
     return torch.xlogy(counts, counts)
 
 
-def nmi_distances(clusters: Tensor, codes: Tensor) -> Tensor:
-    """Return 1 - NMI of an assignment with the classes; NMI with the arithmetic mean."""
-    size = len(codes)
-    table = torch.zeros(
-        int(clusters.max()) + 1, int(codes.max()) + 1, dtype=torch.float64, device=codes.device
-    )
-    ones = torch.ones(size, dtype=torch.float64, device=codes.device)
-    table.index_put_((clusters, codes), ones, accumulate=True)
-    return 1 - _nmi(
-        _x_log_x(table).sum(), _x_log_x(table.sum(1)).sum(), _x_log_x(table.sum(0)).sum(), size
-    )
-
-
 def _nmi(cells, clusters, classes, size):
     """Return the NMI from the sums of n log n over cells, clusters and classes."""
     log_size = math.log(size)
     mutual = (cells - clusters - classes) / size + log_size
-    entropies = 2 * log_size - (clusters + classes) / size
-    # Both entropies are zero: one cluster and one class, which agree.
-    return torch.where(
-        entropies > 1e-12, 2 * mutual / entropies.clamp_min(1e-12), torch.ones_like(mutual)
-    )
+    entropies = 2 * log_size - (clusters + classes) / size  # not both zero: there are two classes
+    return 2 * mutual / entropies.clamp_min(1e-12)
 
 
 class _Facilities:
@@ -68,9 +54,8 @@ class _Facilities:
         clusters = _x_log_x(new_cells.sum(1))
         if self.medoids:
             # What stays in the cells and clusters that there are.
-            _, ids = (self.clusters * self.one_hot.shape[1] + self.codes).unique(
-                return_inverse=True
-            )
+            cell_codes = self.clusters * self.one_hot.shape[1] + self.codes
+            _, ids = cell_codes.unique(return_inverse=True)
             for groups, total in ((ids, cells), (self.clusters, clusters)):
                 stay = (1 - own) @ torch.nn.functional.one_hot(groups).to(own.dtype)
                 total += _x_log_x(stay).sum(1)
@@ -90,6 +75,7 @@ class _Facilities:
 
 
 @register_loss("facility-location")
+@dataclass(eq=False, repr=False)
 class FacilityLocationLoss(SimilarityLoss):
     r"""Compare the classes, each around its medoid, with the worst clustering of the batch.
 
@@ -115,21 +101,14 @@ class FacilityLocationLoss(SimilarityLoss):
     0.4459
     """
 
-    def __init__(self, nmi_weight: float = 1.0) -> None:
-        super().__init__()
-        check_numbers(least=0, nmi_weight=nmi_weight)
-        self.nmi_weight = nmi_weight
+    nmi_weight: float = param(1.0, "a number of at least 0")
 
-    def term(
-        self, similarities: Tensor, positive: Tensor, negative: Tensor, labels: Tensor
-    ) -> tuple[Tensor, SparseWeights]:
+    def term(self, S: Tensor, positive: Tensor, negative: Tensor, labels: Tensor) -> Term:
         classes, codes = labels.unique(return_inverse=True)
         rows = torch.arange(len(codes), device=codes.device)
         if len(classes) < 2 or not bool(positive.any()):
-            return zero_like(similarities), SparseWeights(
-                rows[:0], rows[:0], similarities.new_zeros(0)
-            )
-        distances, slope = unit_distances(similarities)
+            return S.new_zeros(()), SparseWeights(rows[:0], rows[:0], S.new_zeros(0))
+        distances, slope = unit_distances(S)
         distances.fill_diagonal_(0)
         slope.fill_diagonal_(0)
         # For each class the row with the smallest sum of distances to the rows of the class.
@@ -143,11 +122,9 @@ class FacilityLocationLoss(SimilarityLoss):
         for _ in classes:
             facilities.add_worst(self.nmi_weight)
         medoids = torch.tensor(facilities.medoids, device=codes.device)[facilities.clusters]
-        gap = (
-            distances[rows, own[codes]].sum()
-            - facilities.nearest.sum()
-            + self.nmi_weight * nmi_distances(facilities.clusters, codes).to(distances.dtype)
-        )
+        nmi = normalized_mutual_info_score(codes.cpu(), facilities.clusters.cpu())
+        gap = distances[rows, own[codes]].sum() - facilities.nearest.sum()
+        gap += self.nmi_weight * (1 - nmi)
         share = torch.full_like(facilities.nearest, float(gap > 0) / len(rows))
         weights = SparseWeights(
             torch.cat([rows, rows]),
@@ -158,6 +135,7 @@ class FacilityLocationLoss(SimilarityLoss):
 
 
 @register_loss("spectral")
+@dataclass(eq=False, repr=False)
 class SpectralLoss(Loss):
     r"""Compare the span of the embeddings with the span of the classes' indicators.
 
@@ -183,10 +161,8 @@ class SpectralLoss(Loss):
     0.6335
     """
 
-    def __init__(self, ridge: float = 1e-3, normalize: bool = True) -> None:
-        super().__init__()
-        check_numbers(least=0, ridge=ridge)
-        self.ridge, self.normalize = ridge, normalize
+    ridge: float = param(1e-3, "a number of at least 0")
+    normalize: bool = True
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of a batch."""

@@ -8,11 +8,12 @@ the embeddings takes one matrix product, and memory does not grow with the steps
 from __future__ import annotations
 
 import contextlib
-import difflib
 import inspect
 import math
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from dataclasses import field, fields
+from functools import partial
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from ..._optional import optional_import
-from ._miners import check_miner, get_miner, mine_masks
+from ._miners import check_miner, get_miner, mine_masks, unknown_name
 
 # Name -> class, or function that makes the loss from its parameters.
 LOSSES: dict[str, Callable[..., Any]] = {}
@@ -77,12 +78,17 @@ def register_loss(name: str, loss: Any = None) -> Any:
     >>> get_loss("norm", weight=0.5)(torch.ones(4, 2), torch.zeros(4))
     tensor(0.5000)
     """
-    if loss is None:
-        return lambda given: register_loss(name, given)
-    if not isinstance(name, str) or not callable(loss):
-        raise TypeError(f"register_loss takes a name and a class, got {name!r} and {loss!r}")
-    LOSSES[name] = loss
-    return loss
+    return register("register_loss", LOSSES, name, loss)
+
+
+def register(function: str, table: dict[str, Any], name: str, value: Any) -> Any:
+    """Put a class into a table under a name, for a function that may be a decorator."""
+    if value is None:
+        return partial(register, function, table, name)
+    if not isinstance(name, str) or not callable(value):
+        raise TypeError(f"{function} takes a name and a class, got {name!r} and {value!r}")
+    table[name] = value
+    return value
 
 
 def loss_names() -> list[str]:
@@ -121,7 +127,8 @@ def loss_parameters(name: str) -> dict[str, Any]:
     >>> loss_parameters("lifted-structure")
     {'margin': 0.0, 'miner': None}
     """
-    _check_name(name)
+    if name not in loss_names():
+        raise unknown_name("losses", name, loss_names())
     if name in LOSSES:
         return {p.name: p.default for p in inspect.signature(LOSSES[name]).parameters.values()}
     found: dict[str, Any] = {"miner": None}
@@ -227,14 +234,6 @@ def _peer_class(name):
     return getattr(module, PEERS[name])
 
 
-def _check_name(name):
-    names = loss_names()
-    if name not in names:
-        near = difflib.get_close_matches(name.lower().replace("_", "-"), names, n=3, cutoff=0.5)
-        hint = f"Did you mean {' or '.join(map(repr, near))}? " if near else ""
-        raise ValueError(f"unknown loss {name!r}. {hint}The losses are: {', '.join(names)}")
-
-
 # Similarities
 
 # The rows that count as anchors, a slice of the batch; None: all.
@@ -254,6 +253,8 @@ class SparseWeights(NamedTuple):
 
 
 Weights = Tensor | SparseWeights
+# The value of a loss, and its derivative by S.
+Term = tuple[Tensor, Weights]
 
 
 def check_batch(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -314,11 +315,6 @@ def pair_masks(labels: Tensor) -> tuple[Tensor, Tensor]:
     return same.fill_diagonal_(False), negative
 
 
-def _sparse(rows: Tensor, columns: Tensor, values: Tensor, size: int) -> Tensor:
-    places = torch.stack([rows, columns])
-    return torch.sparse_coo_tensor(places, values, (size, size), check_invariants=True)
-
-
 @contextlib.contextmanager
 def anchors_within(rows: slice | None) -> Iterator[None]:
     """Let losses of the pair family have gradients for the pairs of some anchors only.
@@ -372,19 +368,58 @@ class _OfSimilarities(torch.autograd.Function):
         # S_ij is a product of row i and row j: the derivative counts for both.
         if ctx.is_sparse:
             rows, columns, values = weights
-            rows, columns = torch.cat([rows, columns]), torch.cat([columns, rows])
-            both = _sparse(rows, columns, torch.cat([values, values]), len(units))
-            return torch.sparse.mm(both, units).mul_(grad), None
-        both = weights[0] + weights[0].T
-        if both.count_nonzero() < SPARSE * both.numel():
-            rows, columns = both.nonzero(as_tuple=True)
-            both = _sparse(rows, columns, both[rows, columns], len(units))
-            return torch.sparse.mm(both, units).mul_(grad), None
+            places = torch.stack([torch.cat([rows, columns]), torch.cat([columns, rows])])
+            both = torch.sparse_coo_tensor(
+                places, torch.cat([values, values]), (len(units),) * 2, check_invariants=True
+            )
+        else:
+            both = weights[0] + weights[0].T
+            if both.count_nonzero() < SPARSE * both.numel():
+                both = both.to_sparse()
         return torch.mm(both, units).mul_(grad), None
 
 
+# What a number may be, in words and as a check.
+NUMBERS: dict[str, Callable[[Any], bool]] = {
+    "a number": lambda value: isinstance(value, Real),
+    "a number above 0": lambda value: isinstance(value, Real) and float(value) > 0,
+    "a number of at least 0": lambda value: isinstance(value, Real) and float(value) >= 0,
+    "a whole number of at least 1": lambda value: (
+        isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
+    ),
+}
+
+
+def check_param(name: str, value: Any, allowed: Any = "a number") -> None:
+    """Check a parameter that is a number, of a kind of `NUMBERS`, or one of some strings."""
+    if isinstance(allowed, str):
+        is_right, wanted = NUMBERS[allowed](value), allowed
+    else:
+        is_right = isinstance(value, str) and value in allowed
+        wanted = f"one of {', '.join(map(repr, allowed))}"
+    if not is_right:
+        raise ValueError(f"{name} must be {wanted}, got {value!r}")
+
+
+def param(default: Any, allowed: Any = "a number") -> Any:
+    """Declare a parameter of a loss, with what `check_param` allows."""
+    return field(default=default, metadata={"allowed": allowed})
+
+
 class Loss(nn.Module):
-    """Base of losses: parameters are attributes, and its name and parameters are its repr."""
+    """Base of losses, which are dataclasses of their parameters; these are in the repr."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if "_modules" not in vars(self):  # a dataclass does not call that of its base
+            nn.Module.__init__(self)
+        super().__setattr__(name, value)
+        if isinstance(value, nn.Module):  # the default of the class would hide it, as a miner
+            vars(self)[name] = value
+
+    def __post_init__(self) -> None:
+        for each in fields(self):  # type: ignore[arg-type]
+            if "allowed" in each.metadata:
+                check_param(each.name, getattr(self, each.name), each.metadata["allowed"])
 
     def extra_repr(self) -> str:
         """Return the parameters."""
@@ -406,16 +441,20 @@ class SimilarityLoss(Loss):
         Whether similarities are those of unit vectors, or of the embeddings as they are.
     """
 
+    miner: Any = None
+    normalize: bool = True
+
     def __init__(self, miner: Any = None, normalize: bool = True) -> None:
-        super().__init__()
-        if miner is not None:
-            check_miner(miner)
+        check_miner(miner)
         self.miner, self.normalize = miner, normalize
 
-    def term(
-        self, similarities: Tensor, positive: Tensor, negative: Tensor, labels: Tensor
-    ) -> tuple[Tensor, Weights]:
-        """Return the value and its derivative by the similarities, which may be overwritten."""
+    def __post_init__(self) -> None:
+        if self.miner is not None:
+            check_miner(self.miner)
+        super().__post_init__()
+
+    def term(self, S: Tensor, positive: Tensor, negative: Tensor, labels: Tensor) -> Term:
+        """Return the value and its derivative by the similarities S, which may be overwritten."""
         raise NotImplementedError
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
@@ -440,7 +479,7 @@ class SimilarityLoss(Loss):
         def function(similarities):
             masks = positive, negative
             if self.miner is not None:
-                masks = mine_masks(self.miner, similarities, *masks, embeddings, labels)
+                masks = mine_masks(self.miner, similarities, masks, embeddings, labels)
             value, weights = self.term(similarities, *masks, labels)
             return value, _of_anchors(weights)
 
@@ -491,36 +530,3 @@ def unit_distances(similarities: Tensor) -> tuple[Tensor, Tensor]:
     # Within rounding of S the direction of the gradient is noise.
     tiny = math.sqrt(torch.finfo(similarities.dtype).eps)
     return distances, -(1 / distances.masked_fill(distances < tiny, math.inf))
-
-
-def zero_like(similarities: Tensor) -> Tensor:
-    """Return a scalar zero of the same dtype, on the same device."""
-    return similarities.new_zeros(())
-
-
-def check_choice(options: Any, value: Any, parameter: str) -> None:
-    """Check the value of a parameter that is one of some strings."""
-    if not isinstance(value, str) or value not in options:
-        raise ValueError(
-            f"{parameter} must be one of {', '.join(map(repr, options))}, got {value!r}"
-        )
-
-
-def check_numbers(
-    above: float | None = None, least: float | None = None, whole: bool = False, **numbers: Any
-) -> None:
-    """Check parameters that are numbers, within bounds; whole ones are at least 1."""
-    for name, number in numbers.items():
-        if whole:
-            is_right = isinstance(number, Integral) and not isinstance(number, bool)
-            is_right, wanted = is_right and int(number) >= 1, "a whole number of at least 1"
-        elif above is not None:
-            is_right = isinstance(number, Real) and float(number) > above
-            wanted = f"a number above {above:g}"
-        elif least is not None:
-            is_right = isinstance(number, Real) and float(number) >= least
-            wanted = f"a number of at least {least:g}"
-        else:
-            is_right, wanted = isinstance(number, Real), "a number"
-        if not is_right:
-            raise ValueError(f"{name} must be {wanted}, got {number!r}")

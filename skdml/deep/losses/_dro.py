@@ -11,7 +11,7 @@ import inspect
 import math
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,27 +19,23 @@ from torch import Tensor
 from ._core import (
     SimilarityLoss,
     SparseWeights,
-    check_choice,
-    check_numbers,
+    Term,
+    check_param,
     masked_exp,
     register_loss,
     signed_softmax,
-    zero_like,
 )
 from ._pairs import binomial_terms, margin_terms
 
-# A loss, and its derivative by S.
-Weighed: TypeAlias = tuple[Tensor, Tensor | SparseWeights]
-
 
 @lru_cache(maxsize=4)
-def _upper_places(size: int, device: torch.device) -> Tensor:
+def _upper_places(size, device):
     """Return the places of the upper triangle in a flattened matrix."""
     rows, columns = torch.triu_indices(size, size, 1, device=device)
     return rows * size + columns
 
 
-def _largest(losses: Tensor, mask: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def _largest(losses, mask, k):
     """Return the k largest losses over the unordered pairs of a mask, and their places."""
     places = _upper_places(len(losses), losses.device)
     values = torch.where(mask, losses, -math.inf).take(places)
@@ -48,34 +44,32 @@ def _largest(losses: Tensor, mask: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return top.values[kept], places[top.indices[kept]]
 
 
-def _weigh(places: Tensor, weights: Tensor, derivative: Tensor) -> SparseWeights:
+def _weigh(places, weights, derivative):
     """Return the derivative by S from the weights of pairs, which are of two equal ends."""
-    size = len(derivative)
-    rows = torch.div(places, size, rounding_mode="floor")
-    return SparseWeights(
-        rows, places - rows * size, weights * derivative.take(places), ordered=False
-    )
+    rows = torch.div(places, len(derivative), rounding_mode="floor")
+    columns = places - rows * len(derivative)
+    return SparseWeights(rows, columns, weights * derivative.take(places), ordered=False)
 
 
 def _mean_of_places(values, places, derivative):
     if len(values) == 0:
-        return zero_like(derivative), _weigh(places, values, derivative)
+        return derivative.new_zeros(()), _weigh(places, values, derivative)
     share = torch.full_like(values, 1 / len(values))
     return values.mean(), _weigh(places, share, derivative)
 
 
-def top_k(
-    losses: Tensor, derivative: Tensor, positive: Tensor, negative: Tensor, *, k: int | None = None
-) -> Weighed:
+# Weights by name: functions of the losses of all pairs, their derivative, and the masks of pairs.
+# What comes behind the star is a parameter of the loss.
+
+
+def _top_k(losses, derivative, positive, negative, *, k=None):
     """Mean of the k largest: p <= 1/k."""
     k = 2 * len(losses) if k is None else k
     values, places = _largest(losses, positive | negative, k)
     return _mean_of_places(values, places, derivative)
 
 
-def top_k_of_each_sign(
-    losses: Tensor, derivative: Tensor, positive: Tensor, negative: Tensor, *, k: int | None = None
-) -> Weighed:
+def _top_k_of_each_sign(losses, derivative, positive, negative, *, k=None):
     """Mean of the k/2 largest of each sign."""
     half = (2 * len(losses) if k is None else k + 1) // 2
     parts = [_largest(losses, mask, half) for mask in (positive, negative)]
@@ -83,9 +77,9 @@ def top_k_of_each_sign(
     return _mean_of_places(values, places, derivative)
 
 
-def largest(losses: Tensor, derivative: Tensor, positive: Tensor, negative: Tensor) -> Weighed:
+def _maximum(losses, derivative, positive, negative):
     """Return the largest loss: any p."""
-    return top_k(losses, derivative, positive, negative, k=1)
+    return _top_k(losses, derivative, positive, negative, k=1)
 
 
 def kl_weights(losses: Tensor, mask: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
@@ -95,7 +89,7 @@ def kl_weights(losses: Tensor, mask: Tensor, gamma: float) -> tuple[Tensor, Tens
     """
     count = int(mask.sum())
     if count == 0:
-        return zero_like(losses), torch.zeros_like(losses)
+        return losses.new_zeros(()), torch.zeros_like(losses)
     top = torch.where(mask, losses, -math.inf).max()
     weights = masked_exp((losses - top).mul_(1 / gamma), mask)
     total = weights.sum()
@@ -103,15 +97,7 @@ def kl_weights(losses: Tensor, mask: Tensor, gamma: float) -> tuple[Tensor, Tens
     return value, weights.mul_(1 / total)
 
 
-def kl(
-    losses: Tensor,
-    derivative: Tensor,
-    positive: Tensor,
-    negative: Tensor,
-    *,
-    gamma: float = 0.1,
-    sample: int | None = None,
-) -> Weighed:
+def _kl(losses, derivative, positive, negative, *, gamma=0.1, sample=None):
     """Weights softmax(l / gamma) over all pairs with a loss."""
     value, weights = kl_weights(losses, (positive | negative) & (losses > 0), gamma)
     if sample is None:
@@ -124,15 +110,7 @@ def kl(
     return _mean_of_places(losses.take(places), places, derivative)
 
 
-def kl_of_groups(
-    losses: Tensor,
-    derivative: Tensor,
-    positive: Tensor,
-    negative: Tensor,
-    *,
-    gamma: float | tuple[float, float] = (0.5, 0.02),
-    null_loss: float | None = None,
-) -> Weighed:
+def _kl_of_groups(losses, derivative, positive, negative, *, gamma=(0.5, 0.02), null_loss=None):
     """Weights softmax(l / gamma) over the pairs with a loss of one anchor and one sign."""
     gammas = gamma if isinstance(gamma, (tuple, list)) else (gamma, gamma)
     active = losses > 0
@@ -140,7 +118,7 @@ def kl_of_groups(
     one = losses.new_ones(())
     scores = losses * torch.where(positive, one / gammas[0], one / gammas[1])
     *totals, weights = signed_softmax(scores, positive, negative)
-    value, lifts = zero_like(losses), []
+    value, lifts = losses.new_zeros(()), []
     for mask, scale, total in zip((positive, negative), gammas, totals, strict=True):
         count = mask.sum(1, keepdim=True)
         if null_loss is not None:
@@ -163,7 +141,7 @@ def ball_weights(losses: Tensor, mask: Tensor, radius: float) -> tuple[Tensor, T
     """
     count = int(mask.sum())
     if count == 0:
-        return zero_like(losses), torch.zeros_like(losses)
+        return losses.new_zeros(()), torch.zeros_like(losses)
     losses = torch.where(mask, losses, 0)
     values, size = losses, count
     mean = losses.sum(dtype=torch.float64).item() / count
@@ -188,48 +166,43 @@ def ball_weights(losses: Tensor, mask: Tensor, radius: float) -> tuple[Tensor, T
     return (weights * losses).sum(), weights
 
 
-def variance(
-    losses: Tensor, derivative: Tensor, positive: Tensor, negative: Tensor, *, radius: float = 1.0
-) -> Weighed:
+def _variance(losses, derivative, positive, negative, *, radius=1.0):
     """Weights of the chi-square ball over all pairs with a loss."""
     mask = (positive | negative) & (losses > 0)
     value, weights = ball_weights(losses, mask, radius)
     return value, weights.mul_(derivative)
 
 
-def _by_function(weights):
-    """Return a user's function of pair losses as one of this module."""
-
-    def weigh(losses, derivative, positive, negative):
-        rows, columns = (positive | negative).triu(1).nonzero(as_tuple=True)
-        values = losses[rows, columns]
-        shares = weights(values)
-        if not isinstance(shares, Tensor) or shares.shape != values.shape:
-            got = tuple(shares.shape) if isinstance(shares, Tensor) else type(shares).__name__
-            raise TypeError(
-                f"weights must return one weight for each of the {len(values)} pair losses that "
-                f"it gets, got {got}"
-            )
-        shares = shares.detach().to(values.dtype)
-        return (shares * values).sum(), SparseWeights(
-            rows, columns, shares * derivative[rows, columns], ordered=False
-        )
-
-    return weigh
+def _by_function(losses, derivative, positive, negative, *, weights):
+    """Weights of a user's function of pair losses."""
+    rows, columns = (positive | negative).triu(1).nonzero(as_tuple=True)
+    values = losses[rows, columns]
+    shares = weights(values)
+    wanted = (
+        f"weights must return one weight for each of the {len(values)} pair losses that it gets"
+    )
+    shares = _checked(shares, values.shape, wanted).detach().to(values.dtype)
+    slopes = shares * derivative[rows, columns]
+    return (shares * values).sum(), SparseWeights(rows, columns, slopes, ordered=False)
 
 
-WEIGHTS: dict[str, Callable[..., Weighed]] = {
-    "topk": top_k,
-    "topk-pn": top_k_of_each_sign,
-    "kl": kl,
-    "kl-g": kl_of_groups,
-    "max": largest,
-    "variance": variance,
+def _checked(found, shape, wanted):
+    """Return a tensor that a user's function returned, if its shape is right."""
+    if not isinstance(found, Tensor) or found.shape != shape:
+        got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise TypeError(f"{wanted}, got {got}")
+    return found
+
+
+WEIGHTS: dict[str, Callable[..., Term]] = {
+    "topk": _top_k,
+    "topk-pn": _top_k_of_each_sign,
+    "kl": _kl,
+    "kl-g": _kl_of_groups,
+    "max": _maximum,
+    "variance": _variance,
 }
-PAIR_LOSSES: dict[str, tuple[Callable[..., tuple[Tensor, Tensor]], tuple[str, ...]]] = {
-    "margin": (margin_terms, ("margin", "threshold")),
-    "binomial": (binomial_terms, ("threshold", "positive_scale", "negative_scale")),
-}
+PAIR_LOSSES = {"margin": margin_terms, "binomial": binomial_terms}
 
 
 def _own_parameters(weights):
@@ -298,45 +271,47 @@ class DROLoss(SimilarityLoss):
     ) -> None:
         super().__init__(miner)
         if not callable(weights):
-            check_choice(WEIGHTS, weights, "weights")
+            check_param("weights", weights, WEIGHTS)
         if not callable(pair_loss):
-            check_choice(PAIR_LOSSES, pair_loss, "pair_loss")
-        check_numbers(margin=margin, threshold=threshold)
-        check_numbers(above=0, positive_scale=positive_scale, negative_scale=negative_scale)
+            check_param("pair_loss", pair_loss, PAIR_LOSSES)
+        check_param("margin", margin)
+        check_param("threshold", threshold)
+        check_param("positive_scale", positive_scale, "a number above 0")
+        check_param("negative_scale", negative_scale, "a number above 0")
         own = [] if callable(weights) else [p.name for p in _own_parameters(WEIGHTS[weights])]
         _check_own(params, own, weights)
         self.weights, self.pair_loss, self.params = weights, pair_loss, params
         self.margin, self.threshold = margin, threshold
         self.positive_scale, self.negative_scale = positive_scale, negative_scale
 
-    def term(
-        self, similarities: Tensor, positive: Tensor, negative: Tensor, labels: Tensor
-    ) -> Weighed:
+    def term(self, S: Tensor, positive: Tensor, negative: Tensor, labels: Tensor) -> Term:
         if self.miner is not None and self.weights != "kl-g":
             # A miner may keep a pair from one of its ends only.
             positive, negative = positive | positive.T, negative | negative.T
         if callable(self.weights):
-            weigh = _by_function(self.weights)
+            weigh: Any = partial(_by_function, weights=self.weights)
         else:
             weigh = partial(WEIGHTS[self.weights], **self.params)
-        return weigh(*self._pair_losses(similarities, positive), positive, negative)
+        return weigh(*self._pair_losses(S, positive), positive, negative)
 
-    def _pair_losses(self, similarities, positive):
+    def _pair_losses(self, S, positive):
         """Return the loss of every entry of S, and its derivative by S."""
         if not callable(self.pair_loss):
-            terms, names = PAIR_LOSSES[self.pair_loss]
-            return terms(similarities, positive, **{name: getattr(self, name) for name in names})
+            return PAIR_LOSSES[self.pair_loss](S, positive, self)
+        wanted = (
+            f"pair_loss must return a loss for each of the similarities, of shape {(*S.shape,)}"
+        )
         with torch.enable_grad():
-            similarities = similarities.detach().requires_grad_()
-            losses = self.pair_loss(similarities, positive)
-            if not isinstance(losses, Tensor) or losses.shape != similarities.shape:
-                got = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
-                raise TypeError(
-                    "pair_loss must return a loss for each of the similarities, of shape "
-                    f"{tuple(similarities.shape)}, got {got}"
-                )
-            (derivative,) = torch.autograd.grad(losses.sum(), similarities)
+            S = S.detach().requires_grad_()
+            losses = _checked(self.pair_loss(S, positive), S.shape, wanted)
+            (derivative,) = torch.autograd.grad(losses.sum(), S)
         return losses.detach(), derivative
+
+
+# What parameters of weights must be; the others are a number.
+_ALLOWED = dict.fromkeys(("gamma", "radius"), "a number above 0") | dict.fromkeys(
+    ("k", "sample"), "a whole number of at least 1"
+)
 
 
 def _check_own(params, own, weights):
@@ -344,15 +319,14 @@ def _check_own(params, own, weights):
         if name not in own:
             takes = f"it has: {', '.join(own)}" if own else "it has none"
             raise TypeError(f"weights={weights!r} have no parameter {name!r}; {takes}")
+        values = [value]
         if name == "gamma" and weights == "kl-g" and isinstance(value, (tuple, list)):
             if len(value) != 2:
                 raise ValueError(f"gamma must be one number or two, got {value!r}")
-            for number in value:
-                check_numbers(above=0, gamma=number)
-        elif name in ("gamma", "radius"):
-            check_numbers(above=0, **{name: value})
-        elif value is not None:
-            check_numbers(whole=name in ("k", "sample"), **{name: value})
+            values = value
+        for each in values:
+            if each is not None or name in ("gamma", "radius"):
+                check_param(name, each, _ALLOWED.get(name, "a number"))
 
 
 def _named(weights):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -12,14 +13,16 @@ from torch import Tensor
 from ..._optional import optional_import
 
 Masks = tuple[Tensor, Tensor]
+# Distance-weighted: distances below count as this one, and those beyond the other are not drawn.
+_CUTOFF, _FARTHEST = 0.5, 1.4
 
 
-def mine_all(similarities: Tensor, positive: Tensor, negative: Tensor) -> Masks:
+def _mine_all(similarities, positive, negative):
     """Keep every pair."""
     return positive, negative
 
 
-def mine_hard(similarities: Tensor, positive: Tensor, negative: Tensor) -> Masks:
+def _mine_hard(similarities, positive, negative):
     """Keep, for each anchor, its least similar positive and its most similar negative."""
     hardest_positive = similarities.masked_fill(~positive, math.inf).argmin(1, keepdim=True)
     hardest_negative = similarities.masked_fill(~negative, -math.inf).argmax(1, keepdim=True)
@@ -29,15 +32,12 @@ def mine_hard(similarities: Tensor, positive: Tensor, negative: Tensor) -> Masks
     )
 
 
-def mine_semi_hard(
-    similarities: Tensor, positive: Tensor, negative: Tensor, margin: float = 0.2
-) -> Masks:
+def _mine_semi_hard(similarities, positive, negative, margin=0.2):
     """Keep the pairs of triplets with a negative beyond the positive, by less than the margin.
 
     In distances of unit vectors, ``0 < d(a, n) - d(a, p) <= margin`` for at least one partner.
     """
     distances = (2 - 2 * similarities).clamp_min_(0).sqrt_()
-    # Sorted rows turn "is there a partner within the margin" into two searches.
     return (
         _has_partner(distances, positive, negative, 0.0, margin),
         _has_partner(distances, negative, positive, -margin, 0.0),
@@ -49,20 +49,15 @@ def _has_partner(distances, mask, partner_mask, low, high):
 
     The window is ]0, margin] for negatives around a positive, [-margin, 0[ the other way round.
     """
+    # Sorted rows turn "is there a partner within the margin" into two searches.
     ordered = distances.masked_fill(~partner_mask, math.inf).sort(1).values
-    first, last = distances + low, distances + high
-    if low < 0:
-        before = torch.searchsorted(ordered, first)
-        upto = torch.searchsorted(ordered, last)
-    else:
-        before = torch.searchsorted(ordered, first, right=True)
-        upto = torch.searchsorted(ordered, last, right=True)
+    before, upto = (
+        torch.searchsorted(ordered, distances + end, right=low >= 0) for end in (low, high)
+    )
     return mask & (upto > before)
 
 
-def mine_multi_similarity(
-    similarities: Tensor, positive: Tensor, negative: Tensor, epsilon: float = 0.1
-) -> Masks:
+def _mine_multi_similarity(similarities, positive, negative, epsilon=0.1):
     """Keep positives below the best negative, and negatives above the worst positive.
 
     Below and above in similarity to the anchor, with the tolerance epsilon.
@@ -75,23 +70,15 @@ def mine_multi_similarity(
     )
 
 
-def mine_distance_weighted(
-    similarities: Tensor,
-    positive: Tensor,
-    negative: Tensor,
-    dimension: int,
-    cutoff: float = 0.5,
-    farthest: float = 1.4,
-) -> Masks:
+def _mine_distance_weighted(similarities, positive, negative, dimension):
     """Keep all positives and, for each anchor, as many negatives, drawn evenly over distances.
 
     A negative at distance d is drawn with the inverse of the density of distances on the sphere,
-    ``d^(n-2) (1 - d^2/4)^((n-3)/2)``; distances below the cutoff count as the cutoff, and those
-    beyond the farthest are not drawn.
+    ``d^(n-2) (1 - d^2/4)^((n-3)/2)``.
     """
     distances = (2 - 2 * similarities).clamp_min_(0).sqrt_()
-    far = ~negative | (distances >= farthest)
-    distances.clamp_(cutoff, 2 - 1e-6)
+    far = ~negative | (distances >= _FARTHEST)
+    distances.clamp_(_CUTOFF, 2 - 1e-6)
     log_weights = (2 - dimension) * distances.log()
     log_weights -= (dimension - 3) / 2 * torch.log1p(-(distances**2) / 4)
     # The Gumbel trick: the largest of noisy log-weights are a draw without replacement.
@@ -106,21 +93,22 @@ def mine_distance_weighted(
     return positive, torch.zeros_like(negative).scatter_(1, top.indices, wanted)
 
 
-# Name -> its function over masks; None where the function needs more than the masks.
-MINERS: dict[str, Any] = {
-    "all": mine_all,
-    "hard": mine_hard,
-    "semi-hard": mine_semi_hard,
-    "distance-weighted": mine_distance_weighted,
-    "multi-similarity": mine_multi_similarity,
+# Name -> its function over masks, and its class of pytorch-metric-learning with parameters.
+MINERS: dict[str, tuple[Any, str | None, dict[str, Any]]] = {
+    "all": (_mine_all, None, {}),
+    "hard": (_mine_hard, "BatchHardMiner", {}),
+    "semi-hard": (_mine_semi_hard, "TripletMarginMiner", {"type_of_triplets": "semihard"}),
+    "distance-weighted": (_mine_distance_weighted, "DistanceWeightedMiner", {}),
+    "multi-similarity": (_mine_multi_similarity, "MultiSimilarityMiner", {}),
 }
-_PEERS: dict[str, tuple[str, dict[str, Any]] | None] = {
-    "all": None,
-    "hard": ("BatchHardMiner", {}),
-    "semi-hard": ("TripletMarginMiner", {"type_of_triplets": "semihard"}),
-    "distance-weighted": ("DistanceWeightedMiner", {}),
-    "multi-similarity": ("MultiSimilarityMiner", {}),
-}
+
+
+def unknown_name(kinds: str, name: str, known: Iterable[str], n_near: int = 3) -> ValueError:
+    """Return the error of an unknown name, with the known ones; `kinds` is "losses" or "miners"."""
+    near = difflib.get_close_matches(name.lower().replace("_", "-"), known, n_near, cutoff=0.5)
+    hint = f"Did you mean {' or '.join(map(repr, near))}? " if near else ""
+    kind = {"losses": "loss", "miners": "miner"}[kinds]
+    return ValueError(f"unknown {kind} {name!r}. {hint}The {kinds} are: {', '.join(known)}")
 
 
 def miner_names() -> list[str]:
@@ -142,9 +130,7 @@ def check_miner(miner: Any) -> None:
     if not isinstance(miner, str):
         raise TypeError(f"a miner is a name, a callable or None, got {miner!r}")
     if miner not in MINERS:
-        near = difflib.get_close_matches(miner, MINERS, n=1)
-        hint = f"Did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"unknown miner {miner!r}. {hint}The miners are: {', '.join(MINERS)}")
+        raise unknown_name("miners", miner, MINERS, n_near=1)
 
 
 def get_miner(miner: Any) -> Any:
@@ -167,30 +153,22 @@ def get_miner(miner: Any) -> Any:
     'BatchHardMiner'
     """
     check_miner(miner)
-    if not isinstance(miner, str) or _PEERS[miner] is None:
-        return None if isinstance(miner, str) else miner
-    name, params = _PEERS[miner]  # type: ignore[misc]
+    if not isinstance(miner, str):
+        return miner
+    _, name, params = MINERS[miner]
+    if name is None:
+        return None
     miners = optional_import("pytorch_metric_learning.miners", f"the miner {miner!r}")
     return getattr(miners, name)(**params)
 
 
 def mine_masks(
-    miner: Any,
-    similarities: Tensor,
-    positive: Tensor,
-    negative: Tensor,
-    embeddings: Tensor,
-    labels: Tensor,
+    miner: Any, similarities: Tensor, masks: Masks, embeddings: Tensor, labels: Tensor
 ) -> Masks:
     """Apply a miner, a name or an object, to the masks of a batch."""
-    if miner is None:
-        return positive, negative
-    check_miner(miner)
-    if miner == "distance-weighted":
-        dimension = embeddings.shape[1]
-        return mine_distance_weighted(similarities, positive, negative, dimension)
     if isinstance(miner, str):
-        return MINERS[miner](similarities, positive, negative)
+        dimension = (embeddings.shape[1],) if miner == "distance-weighted" else ()
+        return MINERS[miner][0](similarities, *masks, *dimension)
     indices = miner(embeddings.detach(), labels)
     if not isinstance(indices, (tuple, list)) or len(indices) not in (3, 4):
         raise TypeError(
@@ -198,8 +176,8 @@ def mine_masks(
             f"(anchors, positives, anchors, negatives), got {type(indices).__name__}."
         )
     anchors, positives, *others = indices
-    negative_anchors, negatives = others if len(others) == 2 else (anchors, others[0])
+    positive, negative = masks
     kept_positive, kept_negative = torch.zeros_like(positive), torch.zeros_like(negative)
     kept_positive[anchors, positives] = True
-    kept_negative[negative_anchors, negatives] = True
+    kept_negative[tuple(others) if len(others) == 2 else (anchors, others[0])] = True
     return kept_positive & positive, kept_negative & negative

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,42 +12,36 @@ from torch.nn.functional import softplus
 from ._core import (
     LINEAR,
     SimilarityLoss,
-    check_choice,
-    check_numbers,
+    Term,
+    param,
     register_loss,
     signed_softmax,
     unit_distances,
 )
 
 
-def margin_terms(
-    similarities: Tensor, positive: Tensor, *, margin: float, threshold: float
-) -> tuple[Tensor, Tensor]:
+def by_sign(positive: Tensor, like: Tensor, of_positive: float, of_negative: float) -> Tensor:
+    """Return one number at the positive pairs, another one elsewhere, in the dtype of `like`."""
+    return torch.where(positive, like.new_tensor(of_positive), like.new_tensor(of_negative))
+
+
+def margin_terms(S: Tensor, positive: Tensor, loss: Any) -> tuple[Tensor, Tensor]:
     """Return the margin loss of every entry of S and its derivative by S; overwrites S.
 
-    What is not positive counts as negative.
+    What is not positive counts as negative. `loss` has the parameters.
     """
-    one = similarities.new_ones(())
-    sign = torch.where(positive, -one, one)
-    losses = similarities.sub_(threshold).mul_(sign).add_(margin).relu_()
+    sign = by_sign(positive, S, -1, 1)
+    losses = S.sub_(loss.threshold).mul_(sign).add_(loss.margin).relu_()
     return losses, sign.mul_(losses > 0)
 
 
-def binomial_terms(
-    similarities: Tensor,
-    positive: Tensor,
-    *,
-    threshold: float,
-    positive_scale: float,
-    negative_scale: float,
-) -> tuple[Tensor, Tensor]:
+def binomial_terms(S: Tensor, positive: Tensor, loss: Any) -> tuple[Tensor, Tensor]:
     """Return the binomial deviance of every entry of S and its derivative by S; overwrites S.
 
-    What is not positive counts as negative.
+    What is not positive counts as negative. `loss` has the parameters.
     """
-    one = similarities.new_ones(())
-    scale = torch.where(positive, -positive_scale * one, negative_scale * one)
-    scores = similarities.sub_(threshold).mul_(scale)
+    scale = by_sign(positive, S, -loss.positive_scale, loss.negative_scale)
+    scores = S.sub_(loss.threshold).mul_(scale)
     losses = softplus(scores, threshold=LINEAR).div_(scale.abs()).mul_(2)
     return losses, scores.sigmoid_().mul_(scale.sign_()).mul_(2)
 
@@ -63,10 +58,9 @@ def _mean_of_active(losses, derivative, positive, negative):
 
 
 def _balanced(losses, derivative, positive, negative):
-    value, weights = _mean_of_active(
-        losses, derivative.clone(), positive, torch.zeros_like(negative)
-    )
-    other, more = _mean_of_active(losses, derivative, torch.zeros_like(positive), negative)
+    none = torch.zeros_like(positive)
+    value, weights = _mean_of_active(losses, derivative.clone(), positive, none)
+    other, more = _mean_of_active(losses, derivative, none, negative)
     return value + other, weights.add_(more)
 
 
@@ -74,6 +68,7 @@ REDUCTIONS = {"mean": _mean, "active": _mean_of_active, "balanced": _balanced}
 
 
 @register_loss("contrastive")
+@dataclass(eq=False, repr=False)
 class ContrastiveLoss(SimilarityLoss):
     r"""Draw positive pairs together and push negative pairs apart, up to a margin.
 
@@ -99,23 +94,13 @@ class ContrastiveLoss(SimilarityLoss):
     1.4368
     """
 
-    def __init__(
-        self,
-        positive_margin: float = 0.0,
-        negative_margin: float = 1.0,
-        reduction: str = "balanced",
-        miner: Any = None,
-    ) -> None:
-        super().__init__(miner)
-        check_numbers(positive_margin=positive_margin, negative_margin=negative_margin)
-        check_choice(REDUCTIONS, reduction, "reduction")
-        self.positive_margin, self.negative_margin = positive_margin, negative_margin
-        self.reduction = reduction
+    positive_margin: float = param(0.0)
+    negative_margin: float = param(1.0)
+    reduction: str = param("balanced", REDUCTIONS)
+    miner: Any = None
 
-    def term(
-        self, similarities: Tensor, positive: Tensor, negative: Tensor, labels: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        distances, slope = unit_distances(similarities)
+    def term(self, S: Tensor, positive: Tensor, negative: Tensor, labels: Tensor) -> Term:
+        distances, slope = unit_distances(S)
         losses = torch.where(
             positive, distances - self.positive_margin, self.negative_margin - distances
         ).relu_()
@@ -124,6 +109,7 @@ class ContrastiveLoss(SimilarityLoss):
 
 
 @register_loss("margin")
+@dataclass(eq=False, repr=False)
 class MarginLoss(SimilarityLoss):
     r"""Ask of each pair to be on its side of a threshold, by a margin.
 
@@ -154,26 +140,18 @@ class MarginLoss(SimilarityLoss):
     0.42
     """
 
-    def __init__(
-        self,
-        margin: float = 0.2,
-        threshold: float = 0.5,
-        reduction: str = "mean",
-        miner: Any = None,
-    ) -> None:
-        super().__init__(miner)
-        check_numbers(margin=margin, threshold=threshold)
-        check_choice(REDUCTIONS, reduction, "reduction")
-        self.margin, self.threshold, self.reduction = margin, threshold, reduction
+    margin: float = param(0.2)
+    threshold: float = param(0.5)
+    reduction: str = param("mean", REDUCTIONS)
+    miner: Any = None
 
-    def term(
-        self, similarities: Tensor, positive: Tensor, negative: Tensor, labels: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        terms = margin_terms(similarities, positive, margin=self.margin, threshold=self.threshold)
-        return REDUCTIONS[self.reduction](*terms, positive, negative)
+    def term(self, S: Tensor, positive: Tensor, negative: Tensor, labels: Tensor) -> Term:
+        losses, derivative = margin_terms(S, positive, self)
+        return REDUCTIONS[self.reduction](losses, derivative, positive, negative)
 
 
 @register_loss("binomial")
+@dataclass(eq=False, repr=False)
 class BinomialLoss(SimilarityLoss):
     r"""Compute the binomial deviance of pairs: a smooth hinge, steeper for negatives.
 
@@ -200,35 +178,19 @@ class BinomialLoss(SimilarityLoss):
     0.706
     """
 
-    def __init__(
-        self,
-        positive_scale: float = 2.0,
-        negative_scale: float = 40.0,
-        threshold: float = 0.5,
-        reduction: str = "mean",
-        miner: Any = None,
-    ) -> None:
-        super().__init__(miner)
-        check_numbers(above=0, positive_scale=positive_scale, negative_scale=negative_scale)
-        check_numbers(threshold=threshold)
-        check_choice(REDUCTIONS, reduction, "reduction")
-        self.positive_scale, self.negative_scale = positive_scale, negative_scale
-        self.threshold, self.reduction = threshold, reduction
+    positive_scale: float = param(2.0, "a number above 0")
+    negative_scale: float = param(40.0, "a number above 0")
+    threshold: float = param(0.5)
+    reduction: str = param("mean", REDUCTIONS)
+    miner: Any = None
 
-    def term(
-        self, similarities: Tensor, positive: Tensor, negative: Tensor, labels: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        terms = binomial_terms(
-            similarities,
-            positive,
-            threshold=self.threshold,
-            positive_scale=self.positive_scale,
-            negative_scale=self.negative_scale,
-        )
-        return REDUCTIONS[self.reduction](*terms, positive, negative)
+    def term(self, S: Tensor, positive: Tensor, negative: Tensor, labels: Tensor) -> Term:
+        losses, derivative = binomial_terms(S, positive, self)
+        return REDUCTIONS[self.reduction](losses, derivative, positive, negative)
 
 
 @register_loss("multi-similarity")
+@dataclass(eq=False, repr=False)
 class MultiSimilarityLoss(SimilarityLoss):
     r"""Weigh each pair by its similarity and by those of the other pairs of its anchor.
 
@@ -255,25 +217,14 @@ class MultiSimilarityLoss(SimilarityLoss):
     0.606
     """
 
-    def __init__(
-        self,
-        positive_scale: float = 2.0,
-        negative_scale: float = 50.0,
-        threshold: float = 0.5,
-        miner: Any = None,
-    ) -> None:
-        super().__init__(miner)
-        check_numbers(above=0, positive_scale=positive_scale, negative_scale=negative_scale)
-        check_numbers(threshold=threshold)
-        self.positive_scale, self.negative_scale = positive_scale, negative_scale
-        self.threshold = threshold
+    positive_scale: float = param(2.0, "a number above 0")
+    negative_scale: float = param(50.0, "a number above 0")
+    threshold: float = param(0.5)
+    miner: Any = None
 
-    def term(
-        self, similarities: Tensor, positive: Tensor, negative: Tensor, labels: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        one = similarities.new_ones(())
-        scales = torch.where(positive, -self.positive_scale * one, self.negative_scale * one)
-        scores = similarities.sub_(self.threshold).mul_(scales)
+    def term(self, S: Tensor, positive: Tensor, negative: Tensor, labels: Tensor) -> Term:
+        scales = by_sign(positive, S, -self.positive_scale, self.negative_scale)
+        scores = S.sub_(self.threshold).mul_(scales)
         near, far, weights = signed_softmax(scores, positive, negative)
         value = softplus(near, threshold=LINEAR).mean() / self.positive_scale
         value = value + softplus(far, threshold=LINEAR).mean() / self.negative_scale
@@ -283,6 +234,7 @@ class MultiSimilarityLoss(SimilarityLoss):
 
 
 @register_loss("histogram")
+@dataclass(eq=False, repr=False)
 class HistogramLoss(SimilarityLoss):
     r"""Estimate how probable it is that a negative pair is more similar than a positive pair.
 
@@ -307,21 +259,17 @@ class HistogramLoss(SimilarityLoss):
     1.0
     """
 
-    def __init__(self, bins: int = 100, miner: Any = None) -> None:
-        super().__init__(miner)
-        check_numbers(whole=True, bins=bins)
-        self.bins = bins
+    bins: int = param(100, "a whole number of at least 1")
+    miner: Any = None
 
-    def term(
-        self, similarities: Tensor, positive: Tensor, negative: Tensor, labels: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def term(self, S: Tensor, positive: Tensor, negative: Tensor, labels: Tensor) -> Term:
         bins = self.bins
-        places = (similarities + 1).mul_(bins / 2)
+        places = (S + 1).mul_(bins / 2)
         left = places.floor().clamp_(0, bins - 1)
         shares, left = places.sub_(left).clamp_(0, 1), left.long()
         counts = [mask.sum().clamp_min(1) for mask in (positive, negative)]
         near, far = (
-            (_node_weights(shares, left, mask, bins) / count).to(similarities.dtype)
+            (_node_weights(shares, left, mask, bins) / count).to(S.dtype)
             for mask, count in zip((positive, negative), counts, strict=True)
         )
         value = (far * near.cumsum(0)).sum()

@@ -1,9 +1,10 @@
-"""Losses over triplets of an anchor, a positive and a negative."""
+"""Losses over triplets of an anchor, a positive and a negative, and over larger tuples."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,16 +13,20 @@ from torch.nn.functional import softplus
 
 from ._core import (
     LINEAR,
+    Loss,
     SimilarityLoss,
     SparseWeights,
+    Term,
     Weights,
     check_batch,
-    check_choice,
-    check_numbers,
+    masked_softmax,
+    param,
     register_loss,
+    signed_softmax,
     unit_distances,
-    zero_like,
+    unit_rows,
 )
+from ._pairs import by_sign
 
 TRIPLETS = ("semi-hard", "all", "hard")
 
@@ -79,11 +84,8 @@ def _hardest_triplets(distances, slope, positive, negative, margin):
     return losses.sum(), weights, active.sum(), usable.sum()
 
 
-def _count_triplets(positive, negative):
-    return (positive.sum(1, dtype=torch.float64) * negative.sum(1)).sum()
-
-
 @register_loss("triplet")
+@dataclass(eq=False, repr=False)
 class TripletLoss(SimilarityLoss):
     r"""Ask of each anchor that its negatives are farther than its positives, by a margin.
 
@@ -112,31 +114,22 @@ class TripletLoss(SimilarityLoss):
     0.6368
     """
 
-    def __init__(
-        self,
-        margin: float = 0.2,
-        triplets: str = "semi-hard",
-        distance: str = "euclidean",
-        reduction: str = "active",
-        miner: Any = None,
-    ) -> None:
-        if isinstance(miner, str) and miner in TRIPLETS:
-            triplets, miner = miner, None
-        super().__init__(miner)
-        check_numbers(margin=margin)
-        check_choice(TRIPLETS, triplets, "triplets")
-        check_choice(("euclidean", "cosine"), distance, "distance")
-        check_choice(("active", "mean"), reduction, "reduction")
-        self.margin, self.triplets = margin, triplets
-        self.distance, self.reduction = distance, reduction
+    margin: float = param(0.2)
+    triplets: str = param("semi-hard", TRIPLETS)
+    distance: str = param("euclidean", ("euclidean", "cosine"))
+    reduction: str = param("active", ("active", "mean"))
+    miner: Any = None
 
-    def term(
-        self, similarities: Tensor, positive: Tensor, negative: Tensor, labels: Tensor
-    ) -> tuple[Tensor, Weights]:
+    def __post_init__(self) -> None:
+        if isinstance(self.miner, str) and self.miner in TRIPLETS:
+            self.triplets, self.miner = self.miner, None
+        super().__post_init__()
+
+    def term(self, S: Tensor, positive: Tensor, negative: Tensor, labels: Tensor) -> Term:
         if self.distance == "euclidean":
-            distances, slope = unit_distances(similarities)
+            distances, slope = unit_distances(S)
         else:
-            distances, slope = 1 - similarities, -torch.ones_like(similarities)
+            distances, slope = 1 - S, -torch.ones_like(S)
         weights: Weights
         if self.triplets == "hard":
             total, weights, count, usable = _hardest_triplets(
@@ -148,17 +141,20 @@ class TripletLoss(SimilarityLoss):
                 distances, slope, positive, negative, labels, self.margin, semi_hard
             )
             # Semi-hard triplets are those with a loss; the others were not mined.
-            usable = count if semi_hard else _count_triplets(positive, negative)
+            usable = count
+            if not semi_hard:
+                usable = (positive.sum(1, dtype=torch.float64) * negative.sum(1)).sum()
         divisor = count if self.reduction == "active" else usable
-        divisor = divisor.clamp_min(1).to(similarities.dtype)
+        divisor = divisor.clamp_min(1).to(S.dtype)
         if isinstance(weights, SparseWeights):
             weights = weights._replace(values=weights.values / divisor)
         else:
             weights.div_(divisor)
-        return total.to(similarities.dtype) / divisor, weights
+        return total.to(S.dtype) / divisor, weights
 
 
 @register_loss("class-anchor")
+@dataclass(eq=False, repr=False)
 class ClassAnchorLoss(SimilarityLoss):
     r"""Compare the hardest positive and the hardest negative of one anchor per class.
 
@@ -185,16 +181,11 @@ class ClassAnchorLoss(SimilarityLoss):
     0.8447
     """
 
-    def __init__(self, anchors: str = "random", norm_weight: float = 1e-3) -> None:
-        super().__init__()
-        check_choice(("random", "all"), anchors, "anchors")
-        check_numbers(least=0, norm_weight=norm_weight)
-        self.anchors, self.norm_weight = anchors, norm_weight
+    anchors: str = param("random", ("random", "all"))
+    norm_weight: float = param(1e-3, "a number of at least 0")
 
-    def term(
-        self, similarities: Tensor, positive: Tensor, negative: Tensor, labels: Tensor
-    ) -> tuple[Tensor, Weights]:
-        rows = torch.arange(len(similarities), device=similarities.device)
+    def term(self, S: Tensor, positive: Tensor, negative: Tensor, labels: Tensor) -> Term:
+        rows = torch.arange(len(S), device=S.device)
         rows = rows[positive.any(1) & negative.any(1)]
         if self.anchors == "random":
             # The first of each class in a random order.
@@ -205,15 +196,13 @@ class ClassAnchorLoss(SimilarityLoss):
             ends[1:] = codes[order][1:] != codes[order][:-1]
             rows = rows[order[ends]]
         if len(rows) == 0:
-            return zero_like(similarities), SparseWeights(rows, rows, similarities.new_zeros(0))
-        chosen = similarities[rows]
+            return S.new_zeros(()), SparseWeights(rows, rows, S.new_zeros(0))
+        chosen = S[rows]
         low, positives = chosen.masked_fill(~positive[rows], math.inf).min(1)
         high, negatives = chosen.masked_fill(~negative[rows], -math.inf).max(1)
         share = (high - low).sigmoid() / len(rows)
         weights = SparseWeights(
-            torch.cat([rows, rows]),
-            torch.cat([positives, negatives]),
-            torch.cat([-share, share]),
+            torch.cat([rows, rows]), torch.cat([positives, negatives]), torch.cat([-share, share])
         )
         return softplus(high - low, threshold=LINEAR).mean(), weights
 
@@ -222,3 +211,215 @@ class ClassAnchorLoss(SimilarityLoss):
         embeddings, labels = check_batch(embeddings, labels)
         loss = super().forward(embeddings, labels)
         return loss + self.norm_weight * embeddings.square().sum() / max(len(embeddings), 1)
+
+
+# One positive pair against many negatives: lifted structure and N-pair
+
+
+@register_loss("lifted-structure")
+@dataclass(eq=False, repr=False)
+class LiftedStructureLoss(SimilarityLoss):
+    r"""Compare the soft-hardest positive of each anchor with its soft-hardest negative.
+
+    .. math:: \frac{1}{B} \sum_i [m + \log \sum_{P_i} e^{\lambda - S_{ik}} +
+              \log \sum_{N_i} e^{S_{ik} - \lambda}]_+
+
+    An anchor without positives, or without negatives, has no loss.
+
+    Parameters
+    ----------
+    margin : float
+        m. The paper's threshold :math:`\lambda` is no parameter: it cancels.
+    miner : None, str or callable
+        Which pairs to look at: a name of `miner_names`, or a miner of pytorch-metric-learning.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skdml.deep.losses import LiftedStructureLoss
+    >>> embeddings = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.8, 0.6]])
+    >>> round(LiftedStructureLoss()(embeddings, torch.tensor([0, 0, 1])).item(), 4)
+    0.1867
+    """
+
+    margin: float = param(0.0)
+    miner: Any = None
+
+    def term(self, S: Tensor, positive: Tensor, negative: Tensor, labels: Tensor) -> Term:
+        sign = by_sign(positive, S, -1, 1)
+        low, high, weights = signed_softmax(S.mul_(sign), positive, negative)
+        losses = (low + high + self.margin).nan_to_num_(neginf=0.0).relu_()
+        return losses.mean(), weights.mul_(sign).mul_((losses > 0).to(S.dtype) / len(losses))
+
+
+@register_loss("lifted-structure-pairs")
+@dataclass(eq=False, repr=False)
+class LiftedStructurePairsLoss(SimilarityLoss):
+    r"""Compare each positive pair with the negatives of both its ends, in distances.
+
+    .. math:: \frac{1}{2 |P|} \sum_{(i,j) \in P} [d_{ij} + \log(\sum_{N_i} e^{m - d_{ik}} +
+              \sum_{N_j} e^{m - d_{jk}})]_+^2
+
+    the first form of the lifted-structure loss.
+
+    Parameters
+    ----------
+    margin : float
+        m.
+    miner : None, str or callable
+        Which pairs to look at: a name of `miner_names`, or a miner of pytorch-metric-learning.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skdml.deep.losses import LiftedStructurePairsLoss
+    >>> embeddings = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.8, 0.6]])
+    >>> round(LiftedStructurePairsLoss()(embeddings, torch.tensor([0, 0, 1])).item(), 4)
+    2.3008
+    """
+
+    margin: float = param(1.0)
+    miner: Any = None
+
+    def term(self, S: Tensor, positive: Tensor, negative: Tensor, labels: Tensor) -> Term:
+        distances, slope = unit_distances(S)
+        high, push = masked_softmax(self.margin - distances, negative)
+        usable = positive & ((high > -math.inf) | (high > -math.inf).T)
+        count = positive.sum().clamp_min(1)
+        losses = torch.logaddexp(high, high.T).add_(distances)
+        losses = losses.masked_fill_(~usable, 0).relu_()
+        value = losses.square().sum() / (2 * count)
+        losses.div_(count)
+        # Which of the two ends the log-sum-exp of a pair follows.
+        follow = losses * (high - high.T).nan_to_num_(nan=0.0).sigmoid_()
+        other = (losses - follow).sum(0)[:, None]
+        weights = losses.sub_(push.mul_(follow.sum(1, keepdim=True) + other))
+        return value, weights.mul_(slope)
+
+
+@register_loss("n-pair-tuplet")
+@dataclass(eq=False, repr=False)
+class NPairTupletLoss(SimilarityLoss):
+    r"""Compare each positive pair with all negatives of its anchor: the (N+1)-tuplet loss.
+
+    .. math:: \frac{1}{|P|} \sum_{(a,p) \in P} \log(1 + \sum_{n \in N_a}
+              e^{S_{an} - S_{ap}})
+
+    Parameters
+    ----------
+    scale : float
+        A factor of S; above 1 the nearest negatives count more.
+    normalize : bool
+        If S is of unit vectors, or of the embeddings as they are.
+    miner : None, str or callable
+        Which pairs to look at: a name of `miner_names`, or a miner of pytorch-metric-learning.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skdml.deep.losses import NPairTupletLoss
+    >>> embeddings = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.8, 0.6]])
+    >>> round(NPairTupletLoss()(embeddings, torch.tensor([0, 0, 1])).item(), 4)
+    0.8437
+    """
+
+    scale: float = param(1.0, "a number above 0")
+    normalize: bool = True
+    miner: Any = None
+
+    def term(self, S: Tensor, positive: Tensor, negative: Tensor, labels: Tensor) -> Term:
+        S.mul_(self.scale)
+        high, push = masked_softmax(S, negative)
+        count = positive.sum().clamp_min(1)
+        gaps = (high - S).masked_fill_(~positive, -math.inf)
+        value = softplus(gaps, threshold=LINEAR).sum() / count
+        gaps.sigmoid_().mul_(self.scale).div_(count)
+        return value, push.mul_(gaps.sum(1, keepdim=True)).sub_(gaps)
+
+
+@dataclass(eq=False, repr=False)
+class ClassPairsLoss(Loss):
+    """Base of losses over one pair per class.
+
+    Parameters
+    ----------
+    scale : float
+        A factor of the products; above 1 the nearest negatives count more.
+    normalize : bool
+        If products are of unit vectors, or of the embeddings as they are.
+    """
+
+    scale: float = param(1.0, "a number above 0")
+    normalize: bool = True
+
+    def scores(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Return f_i' f_j+ of the first two rows of every class that has two, as a matrix."""
+        embeddings, labels = check_batch(embeddings, labels)
+        vectors = unit_rows(embeddings) if self.normalize else embeddings
+        _, codes, counts = labels.unique(return_inverse=True, return_counts=True)
+        first = (counts.cumsum(0) - counts)[counts > 1]
+        order = codes.argsort(stable=True)
+        return self.scale * (vectors[order[first]] @ vectors[order[first + 1]].T)
+
+
+@register_loss("n-pair-multi-class")
+class NPairMultiClassLoss(ClassPairsLoss):
+    r"""Compare one pair per class with the positives of the other classes, in one softmax.
+
+    .. math:: \frac{1}{N} \sum_i \log(1 + \sum_{j \ne i} e^{f_i' f_j^+ - f_i' f_i^+})
+
+    over the first two rows of each class of the batch; a class with one row takes no part.
+
+    Parameters
+    ----------
+    scale : float
+        A factor of the products; above 1 the nearest negatives count more.
+    normalize : bool
+        If products are of unit vectors, or of the embeddings as they are.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skdml.deep.losses import NPairMultiClassLoss
+    >>> embeddings = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.8, 0.6], [0.0, 1.0]])
+    >>> round(NPairMultiClassLoss()(embeddings, torch.tensor([0, 0, 1, 1])).item(), 4)
+    0.6634
+    """
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of a batch."""
+        scores = self.scores(embeddings, labels)
+        losses = scores.logsumexp(1) - scores.diagonal()
+        return losses.sum() / max(len(losses), 1)
+
+
+@register_loss("n-pair-one-vs-one")
+class NPairOneVsOneLoss(ClassPairsLoss):
+    r"""Compare one pair per class with the positives of the other classes, one by one.
+
+    .. math:: \frac{1}{N} \sum_i \sum_{j \ne i} \log(1 + e^{f_i' f_j^+ - f_i' f_i^+})
+
+    over the first two rows of each class of the batch; a class with one row takes no part.
+
+    Parameters
+    ----------
+    scale : float
+        A factor of the products; above 1 the nearest negatives count more.
+    normalize : bool
+        If products are of unit vectors, or of the embeddings as they are.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skdml.deep.losses import NPairOneVsOneLoss
+    >>> embeddings = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.8, 0.6], [0.0, 1.0]])
+    >>> round(NPairOneVsOneLoss()(embeddings, torch.tensor([0, 0, 1, 1])).item(), 4)
+    0.6634
+    """
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of a batch."""
+        scores = self.scores(embeddings, labels)
+        gaps = scores - scores.diagonal()[:, None]
+        others = ~torch.eye(len(scores), dtype=torch.bool, device=scores.device)
+        return (softplus(gaps, threshold=LINEAR) * others).sum() / max(len(scores), 1)

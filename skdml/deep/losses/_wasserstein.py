@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from ...transport._sinkhorn import (
     cost_matrices,
     make_divergence,
 )
-from ._core import Loss, check_batch, check_numbers, gram, pair_masks, register_loss, unit_rows
+from ._core import Loss, check_batch, gram, pair_masks, param, register_loss, unit_rows
 
 # Columns of a point where the user names no cloud.
 POINT_DIM = 4
@@ -52,48 +53,7 @@ def make_clouds(embeddings: Tensor, cloud: Cloud) -> Tensor:
     return math.sqrt(n_points) * unit_rows(embeddings).reshape(-1, n_points, point_dim)
 
 
-def pair_divergences(
-    clouds: Tensor,
-    first: Tensor,
-    second: Tensor,
-    *,
-    p: int = 2,
-    reg: float = 0.05,
-    solver: str = "sinkhorn",
-    tol: float | None = None,
-) -> Tensor:
-    """Return the divergences of pairs of clouds.
-
-    Parameters
-    ----------
-    clouds : Tensor of shape (n_clouds, n_points, point_dim)
-        The clouds.
-    first, second : Tensor of shape (n_pairs,)
-        Their indices. A pair that occurs twice, in any order, is solved once.
-    p, reg, solver :
-        As in `skdml.transport.sinkhorn_divergence`.
-    tol : float or None
-        How exactly the plans keep the weights; None: exactly enough for a step of training.
-
-    Returns
-    -------
-    divergences : Tensor of shape (n_pairs,)
-        The term of a cloud with itself is solved once, however many pairs it is in.
-    """
-    codes = torch.minimum(first, second) * len(clouds) + torch.maximum(first, second)
-    codes, place = codes.unique(return_inverse=True)
-    used, index = torch.cat([codes // len(clouds), codes % len(clouds)]).unique(return_inverse=True)
-    clouds, pairs = clouds[used], index.reshape(2, -1)
-    eta, max_iter = None, None
-    if solver != "exact":
-        first, second = clouds.detach()[pairs]
-        eta = choose_eta(cost_matrices(first, second, p), reg)
-    if tol is None:
-        tol, max_iter = _TOL, int(_ITERATIONS / reg) + 1
-    divergence = make_divergence(clouds, p=p, eta=eta, tol=tol, max_iter=max_iter, warn=False)
-    return divergence(pairs)[place]
-
-
+@dataclass(eq=False, repr=False)
 class TransportLoss(Loss):
     """Base of losses over the divergences of clouds.
 
@@ -107,13 +67,18 @@ class TransportLoss(Loss):
         The transport; see `skdml.transport.sinkhorn_divergence`.
     """
 
-    def __init__(self, margin: float, cloud: Any, p: int, reg: float, solver: str) -> None:
-        super().__init__()
-        check_numbers(margin=margin)
-        check_transport(p, reg, solver)
-        if cloud is not None:
-            choose_cloud(cloud, math.prod(cloud) if isinstance(cloud, (tuple, list)) else 0)
-        self.cloud, self.margin, self.p, self.reg, self.solver = cloud, margin, p, reg, solver
+    cloud: Cloud | None = None
+    margin: float = param(0.5)
+    p: int = 2
+    reg: float = 0.05
+    solver: str = "sinkhorn"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_transport(self.p, self.reg, self.solver)
+        if self.cloud is not None:
+            n_features = math.prod(self.cloud) if isinstance(self.cloud, (tuple, list)) else 0
+            choose_cloud(self.cloud, n_features)
 
     def prepare(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
         """Return clouds, their similarities as unit vectors, and masks of both kinds of pairs."""
@@ -123,8 +88,21 @@ class TransportLoss(Loss):
         return clouds, similarities, *pair_masks(labels.to(clouds.device))
 
     def divergences(self, clouds: Tensor, first: Tensor, second: Tensor) -> Tensor:
-        """Return the divergences of pairs of clouds."""
-        return pair_divergences(clouds, first, second, p=self.p, reg=self.reg, solver=self.solver)
+        """Return the divergences of pairs of clouds, given by their indices.
+
+        A pair that occurs twice, in any order, is solved once; so is the term of a cloud with
+        itself, however many pairs it is in.
+        """
+        codes = torch.minimum(first, second) * len(clouds) + torch.maximum(first, second)
+        codes, place = codes.unique(return_inverse=True)
+        ends = torch.cat([codes // len(clouds), codes % len(clouds)])
+        used, index = ends.unique(return_inverse=True)
+        clouds, pairs, eta = clouds[used], index.reshape(2, -1), None
+        if self.solver != "exact":
+            left, right = clouds.detach()[pairs]
+            eta = choose_eta(cost_matrices(left, right, self.p), self.reg)
+        options: Any = {"tol": _TOL, "max_iter": int(_ITERATIONS / self.reg) + 1, "warn": False}
+        return make_divergence(clouds, p=self.p, eta=eta, **options)(pairs)[place]
 
 
 @register_loss("wcontrastive")
@@ -153,16 +131,6 @@ class WassersteinContrastiveLoss(TransportLoss):
     torch.Size([])
     """
 
-    def __init__(
-        self,
-        cloud: Cloud | None = None,
-        margin: float = 0.5,
-        p: int = 2,
-        reg: float = 0.05,
-        solver: str = "sinkhorn",
-    ) -> None:
-        super().__init__(margin, cloud, p, reg, solver)
-
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of a batch."""
         clouds, similarities, positive, negative = self.prepare(embeddings, labels)
@@ -185,6 +153,7 @@ class WassersteinContrastiveLoss(TransportLoss):
 
 
 @register_loss("wtriplet")
+@dataclass(eq=False, repr=False)
 class WassersteinTripletLoss(TransportLoss):
     r"""Ask of each anchor that its negatives cost more transport than its positives.
 
@@ -210,15 +179,7 @@ class WassersteinTripletLoss(TransportLoss):
     torch.Size([])
     """
 
-    def __init__(
-        self,
-        cloud: Cloud | None = None,
-        margin: float = 0.2,
-        p: int = 2,
-        reg: float = 0.05,
-        solver: str = "sinkhorn",
-    ) -> None:
-        super().__init__(margin, cloud, p, reg, solver)
+    margin: float = param(0.2)
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of a batch."""

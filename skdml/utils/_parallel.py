@@ -30,8 +30,8 @@ import numpy as np
 from joblib.parallel import get_active_backend
 from threadpoolctl import ThreadpoolController
 
+from .._optional import optional_import
 from ._cluster import WorkerLost, find_workers, lost_workers, repeat_if_lost, wait_for
-from ._optional import optional_import
 
 # Arguments above this size come to each dask worker once, not along with every task.
 _LARGE_BYTES = 100_000
@@ -130,10 +130,8 @@ def find_client(client: Any = None, *data: Any) -> Any:
         return backend.client
     if any(is_dask_array(X) for X in data):
         distributed = optional_import("distributed", "A dask array as input")
-        try:
+        with contextlib.suppress(ValueError):  # no client: computed in this process
             return distributed.get_client()
-        except ValueError:  # no client: the blocks are computed in this process
-            return None
     return None
 
 
@@ -144,15 +142,15 @@ def computed(value: Any) -> Any:
     client = find_client(None, value)
     if client is None:
         return value.compute()
-    return repeat_if_lost(client, _compute_on, client, value)
 
+    def compute():
+        with lost_workers(client):
+            future = client.compute(value)
+        wait_for(client, [future])
+        with lost_workers(client):
+            return future.result()
 
-def _compute_on(client, value):
-    with lost_workers(client):
-        future = client.compute(value)
-    wait_for(client, [future])
-    with lost_workers(client):
-        return future.result()
+    return repeat_if_lost(client, compute)
 
 
 def _inside_dask_task():
@@ -199,19 +197,21 @@ class _Shards:
 
     def map(self, func: Callable, *args: Any, each: Sequence[Any] | None = None) -> list:
         """Return ``func(block, *args)`` for every block, in order."""
-        return list(self._results(func, args, each))
+        return list(self._results(func, args, self._own(each)))
 
     def sum(self, func: Callable, *args: Any, each: Sequence[Any] | None = None) -> Any:
         """Return the sum of ``func(block, *args)`` over the blocks, in bounded memory."""
-        terms = iter(self._results(func, args, each, to_sum=True))
+        terms = iter(self._results(func, args, self._own(each), to_sum=True))
         total = next(terms)
         for term in terms:
             total += term
         return total
 
-    def _results(self, func, args, each, to_sum=False):
-        """Return the results of all blocks, or fewer partial sums of them."""
-        raise NotImplementedError
+    def _own(self, each):
+        return [()] * len(self._blocks) if each is None else [(own,) for own in each]
+
+    # Subclasses return the results of all blocks, or fewer partial sums of them.
+    _results: Callable[..., Any]
 
     def __enter__(self) -> Self:
         return self
@@ -228,10 +228,7 @@ class LocalShards(_Shards):
         self._n_jobs = n_jobs
 
     def _results(self, func, args, each, to_sum=False):
-        calls = [
-            (block, *own, *args)
-            for block, own in zip(self._blocks, _own_arguments(each, self._blocks), strict=True)
-        ]
+        calls = [(block, *own, *args) for block, own in zip(self._blocks, each, strict=True)]
         n_workers = min(joblib.effective_n_jobs(self._n_jobs), len(calls))
         if n_workers <= 1:
             yield from (func(*call) for call in calls)
@@ -241,7 +238,7 @@ class LocalShards(_Shards):
         with limit_threads(threads):
             yield from joblib.Parallel(
                 n_jobs=self._n_jobs, prefer="threads", return_as="generator"
-            )(joblib.delayed(_call_limited)(func, threads, *call) for call in calls)
+            )(joblib.delayed(_call)(func, threads, *call) for call in calls)
 
 
 class DaskShards(_Shards):
@@ -281,10 +278,8 @@ class DaskShards(_Shards):
             self._place()
             sent, n_bytes = self._send(args)
             tasks = [
-                self._client.submit(_call_aligned, func, 1, block, *own, *sent, pure=False)
-                for block, own in zip(
-                    self._futures, _own_arguments(each, self._futures), strict=True
-                )
+                self._client.submit(_call, func, 1, block, *own, *sent, pure=False)
+                for block, own in zip(self._futures, each, strict=True)
             ]
             combined = self._add_up(tasks) if to_sum else tasks
         try:
@@ -294,19 +289,16 @@ class DaskShards(_Shards):
         finally:
             with contextlib.suppress(WorkerLost), lost_workers(self._client):
                 self._client.cancel([t for t in tasks if not t.done()])
-        self.bytes_moved += n_bytes + _nbytes(results) + _nbytes(each or [])
+        self.bytes_moved += n_bytes + nbytes(results) + nbytes(each)
         return results
 
     def _place(self):
         """Send blocks that no worker has, spread evenly; delayed ones are computed there."""
-        missing = [
-            number
-            for number, future in enumerate(self._futures)
-            if future is None or future.status in _LOST
-        ]
-        workers = find_workers(self._client) if missing else []
-        for number in missing:
-            block = self._blocks[number]
+        workers: list[str] = []
+        for number, (block, future) in enumerate(zip(self._blocks, self._futures, strict=True)):
+            if future is not None and future.status not in _LOST:
+                continue
+            workers = workers or find_workers(self._client)
             worker = [workers[number % len(workers)]]
             if _is_delayed(block):
                 # Left to itself, the scheduler would put blocks of the same rows onto one worker.
@@ -320,7 +312,7 @@ class DaskShards(_Shards):
         """Send large arguments to the cluster once; small ones travel with each task."""
         sent, n_bytes = [], 0
         for arg in args:
-            size = _nbytes(arg)
+            size = nbytes(arg)
             if size > _LARGE_BYTES:
                 n_bytes += size * len(find_workers(self._client))
                 # Workers fetch it from each other. To broadcast would wait for ever for a dead one.
@@ -335,18 +327,10 @@ class DaskShards(_Shards):
         self._futures = []  # the scheduler frees what nobody refers to
 
 
-def _own_arguments(each, blocks):
-    return [()] * len(blocks) if each is None else [(own,) for own in each]
-
-
-def _call_limited(func, n_threads, block, *args):
-    with limit_threads(n_threads):
-        return func(block, *args)
-
-
-def _call_aligned(func, n_threads, *args):
+def _call(func, n_threads, *args):
     # Arrays that came over the wire may start at odd addresses, which keeps numpy from BLAS.
-    return _call_limited(func, n_threads, *map(_aligned, args))
+    with limit_threads(n_threads):
+        return func(*map(_aligned, args))
 
 
 def _aligned(value):
@@ -361,9 +345,10 @@ def _is_delayed(block):
     return hasattr(block, "__dask_graph__")
 
 
-def _nbytes(value):
+def nbytes(value: Any) -> int:
+    """Return the bytes of the numbers in arguments or results."""
     if isinstance(value, (tuple, list)):
-        return sum(_nbytes(item) for item in value)
-    if isinstance(value, np.ndarray):
-        return value.nbytes
-    return sys.getsizeof(value)
+        return sum(map(nbytes, value))
+    if isinstance(value, bytes):
+        return len(value)
+    return 0 if value is None else np.asarray(value).nbytes
