@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.utils import check_random_state, gen_batches
 
+from .utils._neighbors import near_rows
 from .utils._typing import MatrixLike, RandomStateLike
 from .utils.validation import (
     check_class_labels,
@@ -21,6 +21,7 @@ from .utils.validation import (
     check_pairs,
     check_row_labels,
     encode,
+    encode_for_pairs,
     unit_for_squares,
 )
 
@@ -64,9 +65,9 @@ def make_pairs(
     >>> pairs.shape
     (4, 2)
     """
-    codes, order, end = _sorted_classes(y)
+    _, order, end = _sorted_classes(encode_for_pairs(check_class_labels(y, "y")))
     n_samples = len(order)
-    n_constraints = _check_pairs_exist(n_constraints, codes)
+    n_constraints = _check_size(n_constraints, n_samples)
     rng = check_random_state(random_state)
 
     # In class order, the later partners of the row at place p are the places p + 1 .. end - 1
@@ -122,39 +123,25 @@ def make_local_pairs(
     """
     X = check_named_array(X, "X", accept_sparse="csr", dtype=[np.float64, np.float32])
     n_samples = X.shape[0]
-    codes = _class_codes(check_row_labels(y, n_samples))
-    n_constraints = _check_pairs_exist(n_constraints, codes)
+    codes = encode_for_pairs(check_row_labels(y, n_samples))
+    n_constraints = _check_size(n_constraints, n_samples)
     check_count(n_neighbors, "n_neighbors")
     unit = unit_for_squares(X)
     X = X if unit == 1 else X.astype(np.float64) / unit
     anchors = check_random_state(random_state).permutation(n_samples)
 
-    wanted = {True: n_constraints - n_constraints // 2, False: n_constraints // 2}
-    found: dict[bool, NDArray] = {same: np.empty(0, dtype=np.int64) for same in wanted}
+    wanted = n_constraints - n_constraints // 2, n_constraints // 2
+    found = [np.empty(0, dtype=np.int64)] * 2
     for batch in gen_batches(n_samples, max(1, 2**24 // n_samples)):
-        chunk = anchors[batch]
-        distances = euclidean_distances(X[chunk], X, squared=True)
-        same_class = codes[chunk][:, None] == codes
-        for same, numbers in found.items():
-            if len(numbers) < wanted[same]:
-                near = _nearest(distances, same_class == same, chunk, n_neighbors)
-                found[same] = _append_new(numbers, near, n_samples)
-        if all(len(found[same]) >= wanted[same] for same in wanted):
+        for kind, near in enumerate(near_rows(X, codes, anchors[batch], n_neighbors)):
+            first, column = np.nonzero(near >= 0)
+            pairs = np.column_stack([anchors[batch][first], near[first, column]])
+            found[kind] = _append_new(found[kind], pairs, n_samples)
+        if all(len(numbers) >= size for numbers, size in zip(found, wanted, strict=True)):
             break
-    kept = [found[same][: wanted[same]] for same in (True, False)]
+    kept = [numbers[:size] for numbers, size in zip(found, wanted, strict=True)]
     pairs = np.column_stack(np.divmod(np.concatenate(kept), n_samples))
     return pairs, np.repeat(np.array([1, -1]), [len(numbers) for numbers in kept])
-
-
-def _nearest(distances, allowed, anchors, n_neighbors):
-    """Pairs (anchor, neighbour) of the nearest allowed columns of each row, not of itself."""
-    distances = np.where(allowed, distances, np.inf)
-    distances[np.arange(len(anchors)), anchors] = np.inf
-    k = min(n_neighbors, distances.shape[1])
-    columns = np.argpartition(distances, k - 1, axis=1)[:, :k]
-    near = np.column_stack([np.repeat(anchors, k), columns.ravel()])
-    finite = np.isfinite(np.take_along_axis(distances, columns, axis=1)).ravel()
-    return near[finite]
 
 
 def _append_new(numbers, pairs, n_samples):
@@ -192,7 +179,7 @@ def make_triplets(
     >>> triplets.shape
     (3, 3)
     """
-    codes, order, end = _sorted_classes(y)
+    codes, order, end = _sorted_classes(encode(check_class_labels(y, "y"), "y")[1])
     check_count(n_triplets, "n_triplets")
     n_samples = len(order)
     rng = check_random_state(random_state)
@@ -223,34 +210,16 @@ def make_triplets(
     return order[np.column_stack([anchor, positive, negative])]
 
 
-def _check_pairs_exist(n_constraints, codes):
-    """Return the number of pairs to draw; raise if there are none of a kind."""
+def _check_size(n_constraints, n_samples):
+    """Return the number of pairs to draw."""
     if n_constraints is None:
-        n_constraints = min(20 * len(codes), 1_000_000)
+        return min(20 * n_samples, 1_000_000)
     check_count(n_constraints, "n_constraints", minimum=2)
-    counts = np.bincount(codes)
-    if len(counts) < 2:
-        raise ValueError(
-            "y has only one class, so there are no dissimilar pairs: labels of at least two "
-            "classes are needed."
-        )
-    if counts.max() < 2:
-        raise ValueError(
-            "y has no class with two rows, so there are no similar pairs: at least one class "
-            "needs two samples or more."
-        )
     return n_constraints
 
 
-def _class_codes(y):
-    if len(y) < 2:
-        raise ValueError(f"y has {len(y)} sample(s): at least two are needed to form a pair.")
-    return encode(y, "y")[1]
-
-
-def _sorted_classes(y):
+def _sorted_classes(codes):
     """Class codes in class order, the rows in that order, and where each one's class ends."""
-    codes = _class_codes(check_class_labels(y, "y"))
     order = np.argsort(codes, kind="stable")
     codes = codes[order]
     end = np.cumsum(np.bincount(codes))[codes]

@@ -35,8 +35,9 @@ print(f"similar: at most {near:.1f}, dissimilar: at least {far:.1f}")
 # round (and to its bounds, which may give way). It is zero at the solution only.
 
 # These modules are internal: their names may change without notice.
-from skdml.linear._base import PairDifferences
-from skdml.linear._logdet import LogDetProblem, solve_newton
+from skdml.utils._differences import PairDifferences
+from skdml.linear._logdet import LogDetProblem
+from skdml.linear._newton import solve_newton
 from skdml.linear._projections import solve_parallel, solve_sequential
 
 problem = LogDetProblem(

@@ -486,7 +486,8 @@ class AsymmetricMetricClassifier(
         probabilities : ndarray of shape (n_queries, n_classes)
             In the order of `classes_`.
         """
-        return self._neighbors.predict_proba(self._embed(X, "query"))
+        Z = self._embed(X, "query")
+        return self._neighbors.predict_proba(Z)
 
     def score(self, X: MatrixLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the share of queries whose class is predicted.

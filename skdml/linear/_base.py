@@ -1,7 +1,8 @@
-"""Base class of the estimators that learn one linear metric: pairs, their prior and differences."""
+"""Base class of the estimators that learn one linear metric: rows, pairs, their prior."""
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral
@@ -10,12 +11,15 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
-from scipy.linalg import blas
+from sklearn.preprocessing import normalize
+from sklearn.utils import check_random_state
+from sklearn.utils.extmath import row_norms
 from sklearn.utils.validation import check_is_fitted
 
 from ..constraints import make_pairs
 from ..utils._bases import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from ..utils._parallel import computed, find_client, is_dask_array, make_shards
+from ..utils._differences import PairDifferences
+from ..utils._parallel import computed, find_client, is_dask_array
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions, validate_rows
 from ..utils._typing import MatrixLike, RandomStateLike, Request
 from ..utils.validation import (
@@ -27,15 +31,13 @@ from ..utils.validation import (
     check_scale,
     check_varies,
     column_bounds,
+    encode_for_pairs,
 )
 from ._mahalanobis import MahalanobisMetric, Span, find_span
+from ._selection import N_ROUNDS, Choice, choose_for_pairs, choose_value, near_pairs
 
-# Pairs per block: a number of its own, so that the sums are the same for any n_jobs.
-_BLOCK_PAIRS = 50_000
-# Numbers in the rows of a tile, so that a tile of pairs stays in the cache.
-_TILE_SIZE = 2**16
-# Numbers in a temporary array of differences.
-_CHUNK_SIZE = 2**16
+# Rows among which local pairs are found.
+_MOST_ROWS = 10_000
 
 
 class LinearMetricLearner(
@@ -47,10 +49,16 @@ class LinearMetricLearner(
     `MahalanobisMetric`; everything that uses the metric is here.
     """
 
-    _most_constraints = 1_000_000  # pairs that are drawn where `n_constraints` is None
+    _chosen: str  # the parameter that "auto" chooses along a path
+    _candidates: tuple[float, ...]
+    _most_constraints = 1_000_000  # random pairs that are drawn where `n_constraints` is None
+    _most_rank = 2000  # dimensions that local pairs may span where there are more columns
 
     _parameter_constraints: dict = {
         "prior": [StrOptions({"identity", "covariance"}), "array-like"],
+        "metric": [StrOptions({"euclidean", "cosine"})],
+        "pairs": [StrOptions({"local", "random"})],
+        "select": [StrOptions({"samples", "classes"})],
         "n_constraints": [Interval(Integral, 2, None, closed="left"), None],
         "n_components": [Interval(Integral, 1, None, closed="left"), None],
         "n_jobs": [Integral, None],
@@ -58,12 +66,16 @@ class LinearMetricLearner(
         "verbose": ["verbose"],
     }
 
+    metric: str
+    pairs: str
+    select: str
     n_components: int | None
     n_constraints: int | None
     n_jobs: int | None
     prior: str | ArrayLike
     random_state: RandomStateLike
     metric_: MahalanobisMetric
+    path_: dict[str, list[float]]
 
     if TYPE_CHECKING:  # scikit-learn makes these from the signatures, for metadata routing
 
@@ -79,7 +91,7 @@ class LinearMetricLearner(
         return tags
 
     def _check_supervision(self, X, y, pairs, pair_labels):
-        """Validate the input of `fit` and turn it into X, index pairs and labels of +1 / -1."""
+        """Return X with either the numbers of the classes, or index pairs and labels of +1 / -1."""
         if pairs is None:
             if pair_labels is not None:
                 raise ValueError("pair_labels was given without pairs: pass both.")
@@ -94,28 +106,127 @@ class LinearMetricLearner(
             raise ValueError("Input X contains NaN or infinity.")
         check_scale(bounds)
         check_varies(bounds)
+        X = self._scale_rows(X)
         n_samples, n_features = X.shape
         if self.n_components is not None and self.n_components > n_features:
             raise ValueError(
                 f"n_components={self.n_components} is more than the {n_features} features of X."
             )
         if pairs is not None:
-            return X, *check_pairs(pairs, pair_labels, n_samples)
+            return X, None, *check_pairs(pairs, pair_labels, n_samples)
         y = check_row_labels(y, n_samples)
-        n_constraints = self.n_constraints or min(20 * n_samples, self._most_constraints)
-        return X, *make_pairs(y, n_constraints, random_state=self.random_state)
+        if self.pairs == "random" and getattr(self, self._chosen) != "auto":
+            n_constraints = self.n_constraints or min(20 * n_samples, self._most_constraints)
+            return X, None, *make_pairs(y, n_constraints, random_state=self.random_state)
+        return X, encode_for_pairs(y), None, None
 
-    def _prepare(self, X, pairs, labels):
-        """Express the pairs and the prior in coordinates of the span of the rows in pairs."""
+    def _prepare(self, X, codes, pairs, labels):
+        """Express the rows and the prior in coordinates of the span of the rows."""
         prior = check_prior(self.prior, X.shape[1])
         parallel = {"n_jobs": self.n_jobs, "client": find_client(None, X)}
-        rows, places = np.unique(pairs, return_inverse=True)
+        if pairs is None:
+            rows, places = self._draw_rows(X, codes), np.empty((0, 2), dtype=int)
+            codes, labels = codes[rows], np.empty(0, dtype=int)
+        else:
+            rows, places = np.unique(pairs, return_inverse=True)
+            places = places.reshape(-1, 2)
         if len(rows) < X.shape[0]:
             X = X[rows]
             check_varies(X)
         span = find_span(X, full=not isinstance(prior, str), **parallel)
         inverse, outside = prior_inverse(prior, span)
-        return TrainingPairs(pairs, labels, places.reshape(-1, 2), span, inverse, outside, parallel)
+        return TrainingPairs(rows, codes, places, labels, span, inverse, outside, parallel)
+
+    def _draw_rows(self, X, codes):
+        """Return the rows among which local pairs are found: all, or some of each class."""
+        n_rows, n_features = X.shape
+        most = _MOST_ROWS if n_features <= 2 * self._most_rank else self._most_rank
+        if n_rows <= most:
+            return np.arange(n_rows)
+        order = check_random_state(self.random_state).permutation(n_rows)
+        # Pairs of rows of a class, in the order of the draw, so that no row is alone.
+        by_class = order[np.argsort(codes[order], kind="stable")]
+        return np.sort(by_class[np.linspace(0, n_rows - 1, most).astype(int)])
+
+    def _find_pairs(self, training, learn, rng):
+        """Return the pairs to learn from, and the value of the parameter that is chosen for them.
+
+        Parameters
+        ----------
+        training : TrainingPairs
+            The rows, with pairs or with classes.
+        learn : callable
+            See `_selection`.
+        rng : RandomState
+            Draws pairs and folds.
+
+        Returns
+        -------
+        training : TrainingPairs
+            With pairs.
+        value : float or None
+            Of the parameter; None where the prior is best.
+        """
+        value, values = getattr(self, self._chosen), list(self._candidates)
+        is_auto = isinstance(value, str)
+        if training.codes is None and not is_auto:
+            return training, value
+        rows, prior = computed(training.span.coordinates), training.prior_factor
+        embed = functools.partial(_embed, offset=self._offset(training))
+        if training.codes is None:
+            given = training.places, training.labels
+            choice = choose_for_pairs(rows, *given, learn, embed, values, prior, rng)
+        else:
+            n_pairs = self.n_constraints or self._n_local(len(rows), rows.shape[1])
+            n_rounds = 1 if self.pairs == "random" or value == np.inf else N_ROUNDS
+
+            def draw(rows, codes):
+                if self.pairs == "random":
+                    return make_pairs(codes, n_pairs, random_state=rng)
+                return near_pairs(rows, codes, n_pairs, rng)
+
+            if is_auto:
+                choice = choose_value(
+                    rows, training.codes, draw, learn, embed, values, prior, self.select,
+                    n_rounds, rng,
+                )  # fmt: skip
+            else:
+                choice = Choice([value] * n_rounds)
+        if is_auto:
+            self.path_ = {self._chosen if k == "value" else k: v for k, v in choice.path.items()}
+        value = choice.values[-1] if choice.values else None
+        if training.codes is None:
+            return training, value
+        factor = prior
+        for number in range(max(1, len(choice.values))):
+            places, labels = draw(embed(rows, factor), training.codes)
+            if number < len(choice.values) - 1:
+                (factor,) = learn(rows, places, labels, choice.values[number : number + 1], factor)
+        return training.with_pairs(places, labels), value
+
+    def _n_local(self, n_rows, rank):
+        """Return how many local pairs are taken where `n_constraints` is None."""
+        return self._most_constraints
+
+    def _offset(self, training):
+        """Return the mean of the rows in coordinates of the span, and what is outside of it."""
+        return training.span.offset() if self.metric == "cosine" else None
+
+    def _scale_rows(self, X):
+        """Scale rows to unit length with the cosine metric."""
+        if self.metric == "euclidean":
+            return X
+        if is_dask_array(X):
+            norms = (X**2).sum(axis=1) ** 0.5
+        else:
+            norms = row_norms(X)
+        if not computed(norms).all():
+            raise ValueError(
+                "X has a row of zeros, which has no direction: metric='cosine' cannot use it."
+            )
+        if sparse.issparse(X):
+            return normalize(X)
+        return X / norms[:, None]
 
     def _check_dask_array(self, X, reset):
         if X.ndim != 2 or np.isnan(X.shape).any():
@@ -150,11 +261,13 @@ class LinearMetricLearner(
         """
         check_is_fitted(self)
         if is_dask_array(X):
-            X = self._check_dask_array(X, reset=False).rechunk({1: -1})
-            return X.map_blocks(
+            X = self._scale_rows(self._check_dask_array(X, reset=False)).rechunk({1: -1})
+            X_new = X.map_blocks(
                 self.metric_.transform, dtype=X.dtype, chunks=(X.chunks[0], (self._n_features_out,))
             )
-        return self.metric_.transform(validate_rows(self, X, reset=False))
+        else:
+            X_new = self.metric_.transform(self._scale_rows(validate_rows(self, X, reset=False)))
+        return self._scale_rows(X_new)
 
     @property
     def _n_features_out(self):
@@ -179,7 +292,7 @@ class LinearMetricLearner(
         if X is not None:
             X = validate_rows(self, X, reset=False)
             pairs = check_index_pairs(pairs, X.shape[0])
-            return self.metric_.pair_distance(X[pairs[:, 0]], X[pairs[:, 1]])
+            return self._distance(X[pairs[:, 0]], X[pairs[:, 1]])
         if sparse.issparse(pairs):
             raise TypeError("sparse pairs are given as index pairs: pair_distance(pairs, X=rows).")
         pairs = check_named_array(
@@ -190,7 +303,15 @@ class LinearMetricLearner(
                 f"pairs must have shape (n_pairs, 2, {self.n_features_in_}), got {pairs.shape}. "
                 "For index pairs, pass the rows as X."
             )
-        return self.metric_.pair_distance(pairs[:, 0], pairs[:, 1])
+        return self._distance(pairs[:, 0], pairs[:, 1])
+
+    def _distance(self, first, second):
+        if self.metric == "euclidean":
+            return self.metric_.pair_distance(first, second)
+        sides = [
+            self._scale_rows(self.metric_.transform(self._scale_rows(X))) for X in (first, second)
+        ]
+        return np.linalg.norm(sides[0] - sides[1], axis=1)
 
     def get_metric(self) -> MahalanobisMetric:
         """Return the learned metric as a callable of two vectors.
@@ -218,20 +339,22 @@ class LinearMetricLearner(
 
 @dataclass(frozen=True)
 class TrainingPairs:
-    """Pairs of rows in coordinates of their span, with the prior in the same coordinates.
+    """Rows in coordinates of their span, their pairs, and the prior in the same coordinates.
 
     A context manager: the blocks of differences are freed at the end.
 
     Attributes
     ----------
-    pairs : ndarray of shape (n_pairs, 2)
+    rows : ndarray of shape (n_rows,)
         Row indices into X.
+    codes : ndarray of shape (n_rows,) or None
+        Their classes; None where pairs were given.
+    places : ndarray of shape (n_pairs, 2)
+        Pairs, as indices into the coordinates of the span.
     labels : ndarray of shape (n_pairs,)
         +1 for similar pairs, -1 for dissimilar ones.
-    places : ndarray of shape (n_pairs, 2)
-        Row indices into the coordinates of the span.
     span : Span
-        Of the rows that are in pairs.
+        Of the rows.
     prior_inverse : ndarray of shape (rank, rank)
         The inverse of the prior inside the span.
     outside : float
@@ -240,13 +363,24 @@ class TrainingPairs:
         `n_jobs` and `client` of this fit.
     """
 
-    pairs: NDArray
-    labels: NDArray
+    rows: NDArray
+    codes: NDArray | None
     places: NDArray
+    labels: NDArray
     span: Span
     prior_inverse: NDArray
     outside: float
     parallel: dict[str, Any]
+
+    @property
+    def pairs(self) -> NDArray:
+        """The pairs, as row indices into X."""
+        return self.rows[self.places]
+
+    @cached_property
+    def prior_factor(self) -> NDArray:
+        """L of the prior inside the span, L L'."""
+        return np.linalg.inv(np.linalg.cholesky(self.prior_inverse)).T
 
     @cached_property
     def differences(self) -> PairDifferences:
@@ -257,13 +391,9 @@ class TrainingPairs:
         """Return the differences of other pairs of the same rows."""
         return PairDifferences(self.span.coordinates, places, **self.parallel)
 
-    def select(self, keep: NDArray) -> TrainingPairs:
-        """Return some of the pairs."""
-        if keep.all():
-            return self
-        return replace(
-            self, pairs=self.pairs[keep], labels=self.labels[keep], places=self.places[keep]
-        )
+    def with_pairs(self, places: NDArray, labels: NDArray) -> TrainingPairs:
+        """Return the same rows with other pairs."""
+        return replace(self, places=places, labels=labels)
 
     def __enter__(self) -> Self:
         return self
@@ -344,183 +474,10 @@ def ledoit_wolf_shrinkage(
     return float(shrinkage), variance
 
 
-class PairDifferences:
-    """The differences ``c_k = coordinates[i_k] - coordinates[j_k]``, in blocks of pairs.
-
-    Linear learners use their pairs in two ways only: a weighted sum of outer products, and
-    quadratic forms with a small matrix. Blocks of pairs stay in this process or on the workers of
-    a cluster; only weights, matrices of rank x rank and one number per pair travel.
-
-    A context manager: the blocks are freed at the end.
-
-    Parameters
-    ----------
-    coordinates : ndarray or dask array of shape (n_rows, rank)
-        Rows, best centred: a common offset cancels only up to rounding.
-    pairs : ndarray of shape (n_pairs, 2)
-        Row indices.
-    n_jobs, client :
-        Where the work is done, see `skdml.utils._parallel`.
-    """
-
-    def __init__(
-        self,
-        coordinates: Any,
-        pairs: NDArray[np.integer],
-        *,
-        n_jobs: int | None = None,
-        client: Any = None,
-    ) -> None:
-        self.n_pairs = len(pairs)
-        self.rank = coordinates.shape[1]
-        self._cuts = [
-            slice(start, start + _BLOCK_PAIRS) for start in range(0, self.n_pairs, _BLOCK_PAIRS)
-        ]
-        self._order = _tile_order(pairs, len(coordinates), self.rank)
-        pairs = pairs[self._order]
-        blocks = [_make_block(coordinates, pairs[cut]) for cut in self._cuts]
-        self._shards = make_shards(blocks, n_jobs=n_jobs, client=client)
-        self._differences: NDArray | None = None
-
-    def scatter(self, weights: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Return ``sum_k w_k c_k c_k'``; for each row of `weights` if it has several."""
-        rows = np.atleast_2d(weights)[:, self._order]
-        total = self._shards.sum(_scatter, each=[rows[:, cut] for cut in self._cuts])
-        return total if np.ndim(weights) == 2 else total[0]
-
-    def squared_norms(self, factor: NDArray | None) -> NDArray[np.float64]:
-        """Return ``|factor @ c_k|²``, of a lower triangular factor; None is the identity."""
-        return self._in_order(self._shards.map(_squared_norms, factor))
-
-    def quadratic_forms(self, matrix: NDArray) -> NDArray[np.float64]:
-        """Return ``c_k' @ matrix @ c_k`` for every pair; the matrix is symmetric."""
-        return self._in_order(self._shards.map(_quadratic_forms, matrix))
-
-    def to_array(self) -> NDArray[np.float64]:
-        """Return all differences as one array of shape (n_pairs, rank), made once."""
-        if self._differences is None:
-            self._differences = self._in_order(self._shards.map(_differences))
-        return self._differences
-
-    def _in_order(self, parts):
-        """Put what came from the blocks into the order of the pairs."""
-        parts = np.concatenate(parts)
-        out = np.empty_like(parts)
-        out[self._order] = parts
-        return out
-
-    @property
-    def is_local(self) -> bool:
-        """Whether the blocks are in this process, and not on a cluster."""
-        return not hasattr(self._shards, "bytes_moved")
-
-    @property
-    def bytes_moved(self) -> int:
-        """Bytes sent to and from the workers of a cluster so far, without the blocks."""
-        return getattr(self._shards, "bytes_moved", 0)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._shards.__exit__(*exc_info)
-        self._differences = None
-
-
-def _tile_order(pairs, n_rows, rank):
-    """Order pairs by tiles of rows that fit a core's cache, so that gathering rows is quick."""
-    tile = max(1, _TILE_SIZE // rank)
-    n_tiles = n_rows // tile + 1
-    return np.argsort(pairs[:, 0] // tile * n_tiles + pairs[:, 1] // tile, kind="stable")
-
-
-def _make_block(coordinates, pairs):
-    """Return (rows, pairs of places in them), or (differences, None) where those are few."""
-    rows, local = np.unique(pairs, return_inverse=True)
-    local = local.reshape(pairs.shape)
-    if is_dask_array(coordinates):
-        import dask
-
-        return dask.delayed(_finish_block)(coordinates[rows], local)
-    whole = len(rows) == len(coordinates)  # then rows is 0 .. n - 1, and a copy is saved
-    return _finish_block(coordinates if whole else coordinates[rows], local)
-
-
-def _finish_block(rows, pairs):
-    rows = np.asarray(rows, dtype=np.float64)
-    if 1.5 * len(rows) > len(pairs):  # products with differences cost less than with rows
-        return rows[pairs[:, 0]] - rows[pairs[:, 1]], None
-    return rows, pairs
-
-
-def _scatter(block, weights):
-    rows, pairs = block
-    out = np.empty((len(weights), rows.shape[1], rows.shape[1]))
-    for k, w in enumerate(weights):
-        if pairs is None:
-            # Two products of a matrix with itself, which cost half of one with another.
-            scaled = np.sqrt(np.abs(w))[:, None] * rows
-            up, down = scaled[w > 0], scaled[w < 0]
-            product = up.T @ up - down.T @ down
-        else:
-            # sum_k w_k c_k c_k' = rows' laplacian rows, with the Laplacian of the pairs' graph:
-            # one product over the rows, however many pairs there are.
-            adjacency = sparse.coo_array((w, tuple(pairs.T)), shape=(len(rows), len(rows))).tocsr()
-            adjacency = adjacency + adjacency.T
-            degree = np.asarray(adjacency.sum(axis=1)).ravel()
-            product = rows.T @ (degree[:, None] * rows - adjacency @ rows)
-        out[k] = (product + product.T) / 2
-    return out
-
-
-def _squared_norms(block, factor):
-    rows, pairs = block
-    mapped = rows if factor is None else map_rows(rows, factor)
-    if pairs is None:
-        return np.einsum("ij,ij->i", mapped, mapped)
-    out = np.empty(len(pairs))
-    for cut, c, other in _gather(pairs, mapped, mapped):
-        c -= other
-        np.einsum("ij,ij->i", c, c, out=out[cut])
-    return out
-
-
-def map_rows(rows: NDArray, factor: NDArray) -> NDArray:
-    """Return ``rows @ factor.T`` for a lower triangular factor, at half the cost."""
-    # In Fortran's order rows.T is what lies in memory: factor @ rows.T, in place of a copy.
-    return blas.dtrmm(1.0, factor, rows.T, side=0, lower=1).T
-
-
-def _quadratic_forms(block, matrix):
-    rows, pairs = block
-    mapped = rows @ matrix
-    if pairs is None:
-        return np.einsum("ij,ij->i", rows, mapped)
-    # c' M c = x_i' M x_i + x_j' M x_j - 2 x_i' M x_j: one product per pair. Some digits are lost
-    # for pairs much nearer than the rows are long, where `squared_norms` loses none.
-    own = np.einsum("ij,ij->i", rows, mapped)
-    out = own[pairs[:, 0]] + own[pairs[:, 1]]
-    for cut, left, right in _gather(pairs, rows, mapped):
-        out[cut] -= 2 * np.einsum("ij,ij->i", left, right)
-    return out
-
-
-def _differences(block):
-    rows, pairs = block
-    return rows if pairs is None else rows[pairs[:, 0]] - rows[pairs[:, 1]]
-
-
-def _gather(pairs, first, second):
-    """Yield (slice of pairs, their rows of `first`, their rows of `second`), a few at a time.
-
-    Into the same two buffers: where memory is given back at every free, as dask tells its
-    workers to, new arrays for every chunk would take several times as long.
-    """
-    step = max(1, min(len(pairs), _CHUNK_SIZE // first.shape[1]))
-    buffers = np.empty((2, step, first.shape[1]))
-    for start in range(0, len(pairs), step):
-        cut = slice(start, min(start + step, len(pairs)))
-        left, right = buffers[:, : cut.stop - start]
-        np.take(first, pairs[cut, 0], axis=0, out=left, mode="clip")
-        np.take(second, pairs[cut, 1], axis=0, out=right, mode="clip")
-        yield cut, left, right
+def _embed(rows, factor, offset=None):
+    """Map rows by a factor; with an offset of the origin, to unit length."""
+    if offset is None:
+        return rows @ factor
+    inside, outside = offset
+    E = np.column_stack([(rows + inside) @ factor, np.full(len(rows), outside)])
+    return E / np.linalg.norm(E, axis=1, keepdims=True)

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
+from ..utils._differences import PairDifferences
 from ..utils._fit import FitProgress, fit_method
 from ..utils._parallel import limit_threads
 from ..utils._sklearn import Interval, StrOptions
@@ -19,7 +20,7 @@ from ..utils._typing import MatrixLike, RandomStateLike, Request
 from ..utils.validation import naming
 from ._base import LinearMetricLearner, TrainingPairs
 from ._logdet import LogDetProblem
-from ._newton import solve_newton
+from ._newton import follow_gamma, solve_newton
 from ._projections import solve_parallel, solve_sequential
 
 SOLVERS = {
@@ -31,6 +32,8 @@ SOLVERS = {
 _BOUND_SAMPLE = 5000
 # Up to this many pairs, `parallel` keeps its path to report the divergence to the optimum.
 _MOST_RECORDED = 20_000
+# Local pairs times squared dimensions: what a pass over the pairs costs.
+_MOST_NUMBERS = 400_000_000
 # With gamma=inf and bounds that cannot be met, the dual grows without end.
 _UNBOUNDED = 1e8
 
@@ -46,12 +49,25 @@ class DITMLTransformer(LinearMetricLearner):
 
     Parameters
     ----------
-    gamma : float, default=1.0
+    gamma : float or "auto", default="auto"
         Price of relaxing a bound. Small values stay near the prior, large values follow the
         pairs; inf allows no relaxation at all, and is an error where no metric meets the bounds.
+        "auto" follows the metric from the prior to strong ones and takes what is best on rows
+        that are held out, or the prior itself where nothing is better.
+    pairs : {"local", "random"}, default="local"
+        Which pairs to draw from `y`: rows with their nearest rows of the same class and of
+        others, found again under the learned metric in a few rounds, or any rows. Not used when
+        `fit` is given pairs.
+    select : {"samples", "classes"}, default="samples"
+        What is held out by "auto": a third of the rows, for use on the same classes, or a third
+        of the classes, for search among classes that are not in `y`. Given pairs are held out as
+        pairs.
+    metric : {"euclidean", "cosine"}, default="euclidean"
+        "cosine" scales rows to unit length before and after the map: for vectors that come from
+        a network, whose columns should not be scaled.
     n_constraints : int, default=None
-        How many pairs to draw from `y`, one half similar, one half dissimilar. None draws
-        20 per row, 1,000 at most. Not used when `fit` is given pairs.
+        About how many pairs to draw from `y`. None takes up to ten per row, fewer in many
+        dimensions; of random pairs 20 per row, 1,000 at most.
     bound_percentiles : tuple of two floats or "median", default=(5, 95)
         Percentiles of the squared distances of random pairs of rows under the prior, used as u
         and l. "median" gives every pair its own bound: the median of the pairs, or its own
@@ -84,6 +100,12 @@ class DITMLTransformer(LinearMetricLearner):
     ----------
     metric_ : MahalanobisMetric
         The learned metric.
+    gamma_ : float
+        The gamma of the metric; 0 where the prior was best.
+    path_ : dict of str to list
+        With "auto": "round" of the pairs (0 is the prior), "gamma" and "score" of all candidates,
+        the accuracy of 1 and 5 nearest neighbours on what was held out; of given pairs, the ROC
+        AUC.
     dual_coef_ : ndarray of shape (n_pairs,)
         Multipliers of the pairs in `pairs_`; 0 for pairs that play no part.
     pairs_ : ndarray of shape (n_pairs, 2)
@@ -142,15 +164,19 @@ class DITMLTransformer(LinearMetricLearner):
 
     _parameter_constraints: dict = {
         **LinearMetricLearner._parameter_constraints,
-        "gamma": [Interval(Real, 0, None, closed="right")],
+        "gamma": [Interval(Real, 0, None, closed="right"), StrOptions({"auto"})],
         "bound_percentiles": [tuple, list, StrOptions({"median"})],
         "solver": [StrOptions(set(SOLVERS))],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="neither")],
     }
 
+    _chosen = "gamma"
+    _candidates = tuple(10.0 ** (e / 2) for e in range(-6, 3))
     _most_constraints = 1000
+    _most_rank = 1000
 
+    gamma_: float
     dual_coef_: NDArray
     pairs_: NDArray
     pair_labels_: NDArray
@@ -169,7 +195,10 @@ class DITMLTransformer(LinearMetricLearner):
 
     def __init__(
         self,
-        gamma: float = 1.0,
+        gamma: float | str = "auto",
+        pairs: str = "local",
+        select: str = "samples",
+        metric: str = "euclidean",
         n_constraints: int | None = None,
         bound_percentiles: str | Sequence[float] = (5, 95),
         prior: str | ArrayLike = "identity",
@@ -182,6 +211,9 @@ class DITMLTransformer(LinearMetricLearner):
         verbose: int = 0,
     ) -> None:
         self.gamma = gamma
+        self.pairs = pairs
+        self.select = select
+        self.metric = metric
         self.n_constraints = n_constraints
         self.bound_percentiles = bound_percentiles
         self.prior = prior
@@ -228,11 +260,12 @@ class DITMLTransformer(LinearMetricLearner):
         if bounds is not None:
             bounds = _check_bounds(bounds)
         given = X
-        X, pairs, labels = self._check_supervision(X, y, pairs, pair_labels)
+        X, codes, pairs, labels = self._check_supervision(X, y, pairs, pair_labels)
         rng = check_random_state(self.random_state)
         with FitProgress(self, X=given, y=y) as progress:
-            training = self._prepare(X, pairs, labels)
+            training = self._prepare(X, codes, pairs, labels)
             span, scale = training.span, 1 / training.outside
+            prior_inverse = training.prior_inverse
 
             def make_metric(A):
                 return span.metric(A, scale, self.n_components, X.dtype)
@@ -240,9 +273,22 @@ class DITMLTransformer(LinearMetricLearner):
             with limit_threads(1 if span.rank < 1000 else None):
                 root = None  # of the identity
                 if not (isinstance(self.prior, str) and self.prior == "identity"):
-                    root = np.linalg.inv(np.linalg.cholesky(training.prior_inverse))
+                    root = training.prior_factor.T
+                if bounds is None and percentiles != "median":
+                    bounds = _sample_bounds(training, root, percentiles, rng)
+
+                def learn(rows, places, labels, gammas, start):
+                    part = PairDifferences(rows, places)
+                    kept, limits = _pair_bounds(part.squared_norms(root), labels, bounds)
+                    part = PairDifferences(rows, places[kept])
+                    signs = labels[kept].astype(float)
+                    problem = LogDetProblem(part, signs, limits, 1.0, prior_inverse)
+                    return follow_gamma(problem, gammas, start)
+
+                training, gamma = self._find_pairs(training, learn, rng)
+                self.gamma_ = 0.0 if gamma is None else float(gamma)
                 with training:
-                    training, self.bounds_ = _find_bounds(training, root, bounds, percentiles, rng)
+                    training, self.bounds_ = _find_bounds(training, root, bounds)
                     with training:
                         A = self._solve(training, self.bounds_, make_metric, progress)
                 self.pairs_, self.pair_labels_ = training.pairs, training.labels
@@ -250,14 +296,18 @@ class DITMLTransformer(LinearMetricLearner):
                 self.metric_ = make_metric(A)
         return self
 
+    def _n_local(self, n_rows, rank):
+        return max(self._most_constraints, min(10 * n_rows, _MOST_NUMBERS // rank**2))
+
     def _solve(self, training, bounds, make_metric, progress):
         """Set the attributes of the solution, and return the metric in coordinates of the span."""
         differences = training.differences
         moved = [differences.bytes_moved]
+        gamma = self.gamma_ or 1.0
 
         def after_round(point):
             moved.append(differences.bytes_moved)
-            if np.isinf(self.gamma) and point.value > _UNBOUNDED:
+            if np.isinf(gamma) and point.value > _UNBOUNDED:
                 raise ValueError(_INFEASIBLE)
             return progress.step(
                 lambda: {"metric_": make_metric(point.metric)},
@@ -267,13 +317,9 @@ class DITMLTransformer(LinearMetricLearner):
 
         result = SOLVERS[self.solver](
             LogDetProblem(
-                differences,
-                training.labels.astype(float),
-                bounds,
-                self.gamma,
-                training.prior_inverse,
+                differences, training.labels.astype(float), bounds, gamma, training.prior_inverse
             ),
-            max_iter=self.max_iter,
+            max_iter=self.max_iter if self.gamma_ else 0,
             tol=self.tol,
             before_round=progress.begin,
             callback=after_round,
@@ -282,8 +328,13 @@ class DITMLTransformer(LinearMetricLearner):
         point = result.point
         if moved[-1]:
             result.history["bytes"] = np.diff(moved).tolist()
-        if not result.converged:
-            if np.isinf(self.gamma):
+        self.kkt_residual_, self.duality_gap_ = point.kkt_residual, point.duality_gap
+        self.stop_reason_ = result.stop_reason
+        if not self.gamma_:  # the prior, which is the optimum without pairs
+            self.kkt_residual_ = self.duality_gap_ = 0.0
+            self.stop_reason_ = "the prior was best on what was held out"
+        elif not result.converged:
+            if np.isinf(gamma):
                 raise ValueError(f"{_INFEASIBLE} (KKT residual {point.kkt_residual:.2g})")
             warnings.warn(
                 f"solver {self.solver!r} stopped at a KKT residual of {point.kkt_residual:.2g}, "
@@ -294,10 +345,7 @@ class DITMLTransformer(LinearMetricLearner):
                 stacklevel=3,
             )
         self.dual_coef_ = point.multipliers
-        self.kkt_residual_ = point.kkt_residual
-        self.duality_gap_ = point.duality_gap
         self.n_iter_ = result.n_iter
-        self.stop_reason_ = result.stop_reason
         self.history_ = result.history
         return point.metric
 
@@ -309,30 +357,32 @@ _INFEASIBLE = (
 
 
 def _find_bounds(
-    training: TrainingPairs, root: NDArray | None, bounds: Any, percentiles: Any, rng: Any
+    training: TrainingPairs, root: NDArray | None, bounds: Any
 ) -> tuple[TrainingPairs, NDArray]:
     """Return the pairs that differ at all, and the bound of each; `root` is that of the prior."""
-    distances = training.differences.squared_norms(root)
-    keep = distances > 1e-14 * distances.max()
-    if not keep.all():
+    keep, limits = _pair_bounds(training.differences.squared_norms(root), training.labels, bounds)
+    if keep.all():
+        return training, limits
+    if training.codes is None:
         warnings.warn(
             f"{np.sum(~keep)} of {len(keep)} pairs have zero difference and were dropped."
         )
-    training, distances = training.select(keep), distances[keep]
-    is_similar = training.labels > 0
+    return training.with_pairs(training.places[keep], training.labels[keep]), limits
+
+
+def _pair_bounds(distances, labels, bounds):
+    """Return which pairs differ at all, and the bounds of these; None are those by the median."""
+    keep = distances > 1e-14 * distances.max(initial=0)
+    distances, is_similar = distances[keep], labels[keep] > 0
     for kind, has_any in (("similar", is_similar.any()), ("dissimilar", (~is_similar).any())):
         if not has_any:
             raise ValueError(
                 f"no {kind} pair with a difference is left: X has equal rows in all of them."
             )
-    if bounds is not None:
-        upper, lower = bounds
-    elif percentiles == "median":
+    if bounds is None:
         middle = np.median(distances)
-        upper, lower = np.minimum(distances, middle), np.maximum(distances, middle)
-    else:
-        upper, lower = _sample_bounds(training, root, percentiles, rng)
-    return training, np.where(is_similar, upper, lower)
+        bounds = np.minimum(distances, middle), np.maximum(distances, middle)
+    return keep, np.where(is_similar, *bounds)
 
 
 def _sample_bounds(training, root, percentiles, rng):
@@ -342,7 +392,10 @@ def _sample_bounds(training, root, percentiles, rng):
     second = (first + rng.randint(1, n_rows, size=_BOUND_SAMPLE)) % n_rows
     with training.differences_of(np.column_stack([first, second])) as differences:
         seen = differences.squared_norms(root)
-    upper, lower = np.percentile(seen[seen > 1e-14 * seen.max()], percentiles)
+    seen = seen[seen > 1e-14 * seen.max()]
+    if not len(seen):
+        raise ValueError("no pair with a difference is left: X has equal rows in all of them.")
+    upper, lower = np.percentile(seen, percentiles)
     if upper >= lower:
         raise ValueError(
             f"bound_percentiles={percentiles} give the same distance, {upper:.3g}, for both "

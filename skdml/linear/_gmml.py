@@ -8,10 +8,12 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import LinAlgError
+from sklearn.utils import check_random_state
 
+from ..utils._differences import PairDifferences
 from ..utils._fit import FitProgress, fit_method
 from ..utils._parallel import computed, limit_threads
-from ..utils._sklearn import Interval
+from ..utils._sklearn import Interval, StrOptions
 from ..utils._typing import MatrixLike, RandomStateLike
 from ._base import LinearMetricLearner
 from ._mahalanobis import geometric_mean
@@ -31,9 +33,10 @@ class GMMLTransformer(LinearMetricLearner):
 
     Parameters
     ----------
-    geodesic : float, default=0.5
+    geodesic : float or "auto", default="auto"
         t, in [0, 1]: 0 looks at similar pairs only, 1 at dissimilar pairs only, 0.5 is the
-        geometric mean.
+        geometric mean. "auto" takes what is best on rows that are held out, or the prior itself
+        where nothing is better.
     reg : float, default=0.1
         How strongly S and D are drawn towards the prior, in units of the mean squared
         difference of a feature: it means the same for any scale of X and number of pairs.
@@ -41,9 +44,20 @@ class GMMLTransformer(LinearMetricLearner):
         The metric that is approached as `reg` grows (exactly so at ``geodesic=0.5``):
         Euclidean distance, the distance whitened by the covariance of the rows, or a positive
         definite matrix of shape (n_features, n_features).
+    pairs : {"local", "random"}, default="local"
+        Which pairs to draw from `y`: rows with their nearest rows of the same class and of
+        others, found again under the learned metric in a few rounds, or any rows. Not used when
+        `fit` is given pairs.
+    select : {"samples", "classes"}, default="samples"
+        What is held out by "auto": a third of the rows, for use on the same classes, or a third
+        of the classes, for search among classes that are not in `y`. Given pairs are held out as
+        pairs.
+    metric : {"euclidean", "cosine"}, default="euclidean"
+        "cosine" scales rows to unit length before and after the map: for vectors that come from
+        a network, whose columns should not be scaled.
     n_constraints : int, default=None
-        How many pairs to draw from `y`, one half similar, one half dissimilar. None draws
-        20 per row, a million at most. Not used when `fit` is given pairs.
+        About how many pairs to draw from `y`. None takes up to ten per row, or 20 random ones,
+        a million at most.
     n_components : int, default=None
         The number of columns that `transform` returns: the directions along which the training
         rows vary most under the learned metric. None keeps all.
@@ -59,6 +73,12 @@ class GMMLTransformer(LinearMetricLearner):
     ----------
     metric_ : MahalanobisMetric
         The learned metric.
+    geodesic_ : float or None
+        The geodesic of the metric; None where the prior was best.
+    path_ : dict of str to list
+        With "auto": "round" of the pairs (0 is the prior), "geodesic" and "score" of all
+        candidates, the accuracy of 1 and 5 nearest neighbours on what was held out; of given
+        pairs, the ROC AUC.
     n_features_in_ : int
         Number of features seen during `fit`.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -94,15 +114,23 @@ class GMMLTransformer(LinearMetricLearner):
 
     _parameter_constraints: dict = {
         **LinearMetricLearner._parameter_constraints,
-        "geodesic": [Interval(Real, 0, 1, closed="both")],
+        "geodesic": [Interval(Real, 0, 1, closed="both"), StrOptions({"auto"})],
         "reg": [Interval(Real, 0, None, closed="left")],
     }
 
+    _chosen = "geodesic"
+    _candidates = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
+
+    geodesic_: float | None
+
     def __init__(
         self,
-        geodesic: float = 0.5,
+        geodesic: float | str = "auto",
         reg: float = 0.1,
         prior: str | ArrayLike = "identity",
+        pairs: str = "local",
+        select: str = "samples",
+        metric: str = "euclidean",
         n_constraints: int | None = None,
         n_components: int | None = None,
         n_jobs: int | None = None,
@@ -112,6 +140,9 @@ class GMMLTransformer(LinearMetricLearner):
         self.geodesic = geodesic
         self.reg = reg
         self.prior = prior
+        self.pairs = pairs
+        self.select = select
+        self.metric = metric
         self.n_constraints = n_constraints
         self.n_components = n_components
         self.n_jobs = n_jobs
@@ -146,21 +177,33 @@ class GMMLTransformer(LinearMetricLearner):
             The fitted estimator.
         """
         given = X
-        X, pairs, labels = self._check_supervision(X, y, pairs, pair_labels)
+        X, codes, pairs, labels = self._check_supervision(X, y, pairs, pair_labels)
+        rng = check_random_state(self.random_state)
         with FitProgress(self, total=3, X=given, y=y, description="step") as progress:
             progress.begin()
-            training = self._prepare(X, pairs, labels)
-            progress.step()
-            progress.begin()
-            weights = np.array([labels > 0, labels < 0], dtype=float)
-            weights /= weights.sum(axis=1, keepdims=True)
-            with training:
-                S, D = training.differences.scatter(weights)
-                self._check_differences(training, S, D)
+            training = self._prepare(X, codes, pairs, labels)
             progress.step()
             progress.begin()
             with limit_threads(1 if training.span.rank < 1000 else None):
-                A, scale = self._regularised_mean(S, D, training)
+
+                def learn(rows, places, labels, geodesics, start):
+                    part = PairDifferences(rows, places)
+                    S, D = part.scatter(_pair_weights(labels))
+                    for geodesic in geodesics:
+                        A, _ = self._regularised_mean(S, D, training, geodesic)
+                        eigenvalues, vectors = np.linalg.eigh(A)
+                        yield vectors * np.sqrt(np.maximum(eigenvalues, 0))
+
+                training, self.geodesic_ = self._find_pairs(training, learn, rng)
+                with training:
+                    S, D = training.differences.scatter(_pair_weights(training.labels))
+                    self._check_differences(training, S, D)
+                progress.step()
+                progress.begin()
+                if self.geodesic_ is None:
+                    A, scale = np.linalg.inv(training.prior_inverse), 1 / training.outside
+                else:
+                    A, scale = self._regularised_mean(S, D, training, self.geodesic_)
                 self.metric_ = training.span.metric(A, scale, self.n_components, X.dtype)
             progress.step()
         return self
@@ -177,7 +220,7 @@ class GMMLTransformer(LinearMetricLearner):
                 "there is nothing to learn a metric from."
             )
 
-    def _regularised_mean(self, S, D, training):
+    def _regularised_mean(self, S, D, training, geodesic):
         """Return the metric inside the span, and its factor of the identity outside."""
         unit = (np.trace(S) + np.trace(D)) / (2 * training.span.n_features)
         # S + reg P and D + reg inv(P) in units of the data: as reg grows, the mean tends to
@@ -191,12 +234,20 @@ class GMMLTransformer(LinearMetricLearner):
                 "lower reg."
             )
         try:
-            A = geometric_mean(S, D, self.geodesic)
+            A = geometric_mean(S, D, geodesic)
         except LinAlgError:
             raise ValueError(
                 f"the similar pairs leave a direction without any difference, so reg={self.reg} "
                 "is too small to learn a metric: raise reg."
             ) from None
-        t, edge = self.geodesic, self.reg * unit
-        scale = (edge * outside) ** (t - 1) * (edge / outside) ** t if self.reg else 1.0
+        edge = self.reg * unit
+        scale = 1.0
+        if self.reg:
+            scale = (edge * outside) ** (geodesic - 1) * (edge / outside) ** geodesic
         return A, scale
+
+
+def _pair_weights(labels):
+    """Return weights of the pairs for the means over similar and over dissimilar ones."""
+    weights = np.array([labels > 0, labels < 0], dtype=float)
+    return weights / weights.sum(axis=1, keepdims=True)

@@ -34,10 +34,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import lapack
 
+from ..utils._differences import PairDifferences, map_rows
 from ..utils._fit import record
-from ._base import PairDifferences, map_rows
 
 _MIN_STEP = 1e-14
+
 
 @dataclass
 class LogDetProblem:

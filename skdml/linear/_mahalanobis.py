@@ -359,13 +359,16 @@ class Span:
         The centred rows in the basis, float64. Distances are those of the rows.
     n_features : int
         The dimension of the space around.
-    basis : tuple (mixing, rows, mean) or None
+    basis : tuple (mixing, rows) or None
         The basis is ``mixing @ (rows - mean)``; None is the identity: rank = n_features.
+    mean : ndarray of shape (n_features,)
+        Of the rows.
     """
 
     coordinates: Any
     n_features: int
     basis: tuple | None
+    mean: NDArray
 
     @property
     def rank(self) -> int:
@@ -375,6 +378,14 @@ class Span:
     def second_moment(self) -> NDArray[np.float64]:
         """Return ``coordinates.T @ coordinates``."""
         return computed(self.coordinates.T @ self.coordinates)
+
+    def offset(self) -> tuple[NDArray[np.float64], float]:
+        """Return the mean of the rows in these coordinates, and its length outside of the span."""
+        if self.basis is None:
+            return self.mean, 0.0
+        mixing, rows = self.basis
+        inside = mixing @ (np.asarray(computed(rows @ self.mean)) - self.mean @ self.mean)
+        return inside, float(np.sqrt(max(self.mean @ self.mean - inside @ inside, 0.0)))
 
     def metric(
         self, A: NDArray, scale: float, n_components: int | None, dtype: Any
@@ -418,7 +429,7 @@ class Span:
     def _directions(self, rotation, dtype):
         if self.basis is None:
             return rotation.astype(dtype, copy=False)
-        mixing, rows, mean = self.basis
+        (mixing, rows), mean = self.basis, self.mean
         mixing = rotation @ mixing
         if sparse.issparse(rows):
             return SparseRows(mixing, rows, mean)
@@ -468,7 +479,7 @@ def find_span(X: Any, *, n_jobs: int | None = None, client: Any = None, full: bo
     mean = _column_mean(X)
     if full or n_features <= n_rows:
         dense = X.toarray() if sparse.issparse(X) else X
-        return Span(dense.astype(np.float64) - mean, n_features, None)
+        return Span(dense.astype(np.float64) - mean, n_features, None, mean)
 
     gram = _centred_gram(X, mean, n_jobs, client)
     # Pivoted Cholesky: gram[p][:, p] = L L' with the rank revealed. A third of the work of one
@@ -487,7 +498,7 @@ def find_span(X: Any, *, n_jobs: int | None = None, client: Any = None, full: bo
     else:
         order = np.argsort(pivots[:rank])  # dask wants sorted rows
         rows, mixing = X[pivots[:rank][order]], mixing[:, order]
-    return Span(coordinates, n_features, (mixing, rows, mean))
+    return Span(coordinates, n_features, (mixing, rows), mean)
 
 
 def _column_mean(X):

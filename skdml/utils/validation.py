@@ -276,6 +276,25 @@ def encode_several(y: NDArray, beside: str = "") -> tuple[NDArray, NDArray]:
 # Pairs of rows
 
 
+def encode_for_pairs(y: NDArray) -> NDArray:
+    """Return the number of each row's class; raise where similar or dissimilar pairs lack."""
+    if len(y) < 2:
+        raise ValueError(f"y has {len(y)} sample(s): at least two are needed to form a pair.")
+    codes = encode(y, "y")[1]
+    counts = np.bincount(codes)
+    if len(counts) < 2:
+        raise ValueError(
+            "y has only one class, so there are no dissimilar pairs: labels of at least two "
+            "classes are needed."
+        )
+    if counts.max() < 2:
+        raise ValueError(
+            "y has no class with two rows, so there are no similar pairs: at least one class "
+            "needs two samples or more."
+        )
+    return codes
+
+
 def check_index_pairs(pairs: Any, n_rows: int) -> NDArray:
     """Return pairs of row indices as an array of shape (n_pairs, 2)."""
     with naming("pairs"):

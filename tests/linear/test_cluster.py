@@ -111,7 +111,7 @@ def test_grid_search_on_the_cluster(cluster_client, wine, learner):
 
 def test_only_small_matrices_travel(cluster_client, monkeypatch):
     """Bytes per round are O(d² + c), far below c d, which the thesis sends."""
-    monkeypatch.setattr("skdml.linear._base._BLOCK_PAIRS", 2500)
+    monkeypatch.setattr("skdml.utils._differences._BLOCK_PAIRS", 2500)
     n_pairs, n_features = 5000, 60
     X = np.random.default_rng(0).standard_normal((500, n_features))
     y = np.arange(500) % 5
@@ -128,7 +128,7 @@ def test_only_small_matrices_travel(cluster_client, monkeypatch):
 
 def test_a_killed_worker_costs_time_not_the_result(monkeypatch):
     distributed = pytest.importorskip("distributed")
-    monkeypatch.setattr("skdml.linear._base._BLOCK_PAIRS", 2500)
+    monkeypatch.setattr("skdml.utils._differences._BLOCK_PAIRS", 2500)
     X = np.random.default_rng(0).standard_normal((400, 30))
     y = np.arange(400) % 4
     X[:, :4] += y[:, None]

@@ -193,7 +193,7 @@ def test_float32_memmap_in_many_dimensions(tmp_path):
 
 
 def test_same_for_any_n_jobs(monkeypatch):
-    monkeypatch.setattr("skdml.linear._base._BLOCK_PAIRS", 50)
+    monkeypatch.setattr("skdml.utils._differences._BLOCK_PAIRS", 50)
     monkeypatch.setattr("skdml.linear._mahalanobis._BLOCK_BYTES", 8 * 15 * 10)
     for shape in [(40, 6), (15, 400)]:
         X, pairs, labels = problem(shape, 100)

@@ -6,10 +6,10 @@ from sklearn.preprocessing import StandardScaler
 
 from skdml.constraints import make_pairs
 from skdml.linear import _newton
-from skdml.linear._base import PairDifferences
 from skdml.linear._logdet import LogDetProblem
 from skdml.linear._newton import solve_newton
 from skdml.linear._projections import solve_parallel, solve_sequential
+from skdml.utils._differences import PairDifferences
 
 SOLVERS = [solve_sequential, solve_parallel, solve_newton]
 every_solver = pytest.mark.parametrize("solve", SOLVERS)

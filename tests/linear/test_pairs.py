@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from skdml.linear._base import PairDifferences
+from skdml.utils._differences import PairDifferences
 
 rng = np.random.default_rng(0)
 X = rng.standard_normal((30, 5))
@@ -15,7 +15,7 @@ def make(n_pairs):
 @pytest.mark.parametrize("tile_size", [2**16, 25])  # all rows in one tile, or five in each
 @pytest.mark.parametrize("n_pairs", [8, 400])  # fewer and more pairs than rows
 def test_against_a_loop_over_pairs(n_pairs, tile_size, monkeypatch):
-    monkeypatch.setattr("skdml.linear._base._TILE_SIZE", tile_size)
+    monkeypatch.setattr("skdml.utils._differences._TILE_SIZE", tile_size)
     pairs, weights = make(n_pairs)
     C = np.array([X[i] - X[j] for i, j in pairs])
     with PairDifferences(X, pairs) as differences:
@@ -37,8 +37,8 @@ def test_blocks_give_the_same_for_any_n_jobs(monkeypatch):
     pairs, weights = make(1000)
     with PairDifferences(X, pairs) as whole:
         expected = whole.scatter(weights), whole.squared_norms(MATRIX)
-    monkeypatch.setattr("skdml.linear._base._BLOCK_PAIRS", 37)
-    monkeypatch.setattr("skdml.linear._base._CHUNK_SIZE", 30)
+    monkeypatch.setattr("skdml.utils._differences._BLOCK_PAIRS", 37)
+    monkeypatch.setattr("skdml.utils._differences._CHUNK_SIZE", 30)
     results = []
     for n_jobs in (None, 2):
         with PairDifferences(X, pairs, n_jobs=n_jobs) as blocks:
@@ -50,7 +50,7 @@ def test_blocks_give_the_same_for_any_n_jobs(monkeypatch):
 
 
 def test_on_a_cluster_only_small_things_travel(cluster_client, monkeypatch):
-    monkeypatch.setattr("skdml.linear._base._BLOCK_PAIRS", 200)
+    monkeypatch.setattr("skdml.utils._differences._BLOCK_PAIRS", 200)
     pairs, weights = make(1000)
     with (
         PairDifferences(X, pairs) as local,

@@ -11,10 +11,10 @@ from sklearn.datasets import load_breast_cancer, load_iris, load_wine
 from sklearn.preprocessing import StandardScaler
 
 from skdml.constraints import make_pairs
-from skdml.linear._base import PairDifferences
 from skdml.linear._logdet import LogDetProblem
 from skdml.linear._newton import solve_newton
 from skdml.linear._projections import solve_parallel
+from skdml.utils._differences import PairDifferences
 
 
 def make_problem(X, pairs, labels, bounds, gamma):

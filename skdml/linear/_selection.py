@@ -1,0 +1,221 @@
+"""Local pairs, and the choice of a parameter along a path by rows that are held out.
+
+A learner gives a function `learn(rows, pairs, labels, values, start)` that yields the factor L of a
+metric for one value of its parameter after the other, A = L L'. Rounds of local pairs are found
+under the metric of the round before. The prior is a candidate: where no value is better on rows
+that were held out, nothing is learned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.metrics import roc_auc_score
+
+from ..utils._neighbors import near_rows, vote_hits
+
+Learn = Callable[[NDArray, NDArray, NDArray, list, "NDArray | None"], Iterable[NDArray]]
+Embed = Callable[[NDArray, NDArray], NDArray]
+
+N_ROUNDS = 3
+_N_NEIGHBORS = 5
+_N_FOLDS = 3
+# With more rows, one fold is as good as three.
+_MANY_ROWS = 1000
+_MOST_HELD_OUT = 2000
+
+
+@dataclass
+class Choice:
+    """The chosen value of each round of pairs; none where the prior is best.
+
+    Attributes
+    ----------
+    values : list of float
+        One for each round.
+    path : dict of str to list
+        "round", "value" and "score" of all candidates; round 0 is the prior.
+    """
+
+    values: list[float] = field(default_factory=list)
+    path: dict[str, list] = field(default_factory=lambda: {"round": [], "value": [], "score": []})
+
+
+def near_pairs(
+    rows: NDArray, codes: NDArray, n_pairs: int, rng: np.random.RandomState
+) -> tuple[NDArray, NDArray]:
+    """Return about `n_pairs` pairs of near rows, and their labels: +1 of one class, -1 of two."""
+    n_rows = len(rows)
+    n_anchors = min(n_rows, max(2, n_pairs // (2 * _N_NEIGHBORS)))
+    anchors = np.arange(n_rows)
+    if n_anchors < n_rows:
+        anchors = np.sort(rng.choice(n_rows, n_anchors, replace=False))
+    found = []
+    for near in near_rows(rows, codes, anchors, _N_NEIGHBORS):
+        first, column = np.nonzero(near >= 0)
+        pairs = np.sort(np.column_stack([anchors[first], near[first, column]]), axis=1)
+        numbers = np.unique(pairs[:, 0] * n_rows + pairs[:, 1])
+        found.append(np.column_stack(np.divmod(numbers, n_rows)))
+    return np.concatenate(found), np.repeat(np.array([1, -1]), [len(part) for part in found])
+
+
+def choose_value(
+    rows: NDArray,
+    codes: NDArray,
+    draw: Callable[[NDArray, NDArray], tuple[NDArray, NDArray]],
+    learn: Learn,
+    embed: Embed,
+    values: list[float],
+    prior: NDArray,
+    select: str,
+    n_rounds: int,
+    rng: np.random.RandomState,
+) -> Choice:
+    """Choose the value of a parameter, and the number of rounds, on rows that are held out.
+
+    Parameters
+    ----------
+    rows, codes : ndarray
+        The rows in coordinates of their span, and their classes.
+    draw : callable
+        ``draw(rows, codes)`` returns pairs and labels; the rows are those under the metric.
+    learn : callable
+        As this module says.
+    embed : callable
+        ``embed(rows, L)`` returns the rows under the metric.
+    values : list of float
+        The candidates in the order in which `learn` follows them.
+    prior : ndarray of shape (rank, rank)
+        L of the prior.
+    select : {"samples", "classes"}
+        Whether some rows of all classes are held out, or all rows of some classes.
+    n_rounds : int
+        Most rounds.
+    rng : RandomState
+        Draws the folds.
+
+    Returns
+    -------
+    choice : Choice
+        What scored best.
+    """
+    folds = []
+    for _ in range(int(np.clip(_MANY_ROWS // len(rows), 1, 4))):  # few rows are split again
+        folds += _make_folds(codes, select, rng)
+    parts = [(rows[train], codes[train]) for train, _ in folds]
+
+    def score(factors):
+        hits = []
+        for (train, test), factor in zip(folds, factors, strict=True):
+            is_same = select == "classes" or train is test
+            voters = test if is_same else train
+            E, base = embed(rows[test], factor), embed(rows[voters], factor)
+            hits.append(vote_hits(E, codes[test], base, codes[voters], is_same))
+        return float(np.mean(np.concatenate(hits)))
+
+    choice = Choice()
+    starts: list = [None] * len(folds)
+    best = score([prior] * len(folds))
+    _note(choice, 0, 0.0, best)
+    mapped = [embed(part, prior) for part, _ in parts]
+    candidates = values
+    for number in range(1, n_rounds + 1):
+        paths = [
+            list(learn(part, *draw(seen, part_codes), candidates, start))
+            for (part, part_codes), seen, start in zip(parts, mapped, starts, strict=True)
+        ]
+        scores = [score(factors) for factors in zip(*paths, strict=True)]
+        for value, found in zip(candidates, scores, strict=True):
+            _note(choice, number, value, found)
+        place = int(np.argmax(scores))
+        if scores[place] <= best:
+            break
+        best = scores[place]
+        choice.values.append(candidates[place])
+        starts = [path[place] for path in paths]
+        mapped = [embed(part, start) for (part, _), start in zip(parts, starts, strict=True)]
+        place = values.index(candidates[place])
+        candidates = values[max(0, place - 1) : place + 2]
+    return choice
+
+
+def choose_for_pairs(
+    rows: NDArray,
+    pairs: NDArray,
+    labels: NDArray,
+    learn: Learn,
+    embed: Embed,
+    values: list[float],
+    prior: NDArray,
+    rng: np.random.RandomState,
+) -> Choice:
+    """Choose the value of a parameter for given pairs, by the ROC AUC of pairs that are held out.
+
+    Where a kind has fewer than two pairs in a fold, the pairs themselves decide.
+    """
+    order = np.empty(len(labels), dtype=int)
+    for label in (1, -1):  # the folds have their share of each kind
+        members = rng.permutation(np.flatnonzero(labels == label))
+        order[members] = np.arange(len(members)) % _N_FOLDS
+    folds = [(np.flatnonzero(order != fold), np.flatnonzero(order == fold)) for fold in range(3)]
+    if min(np.sum(labels == 1), np.sum(labels == -1)) < 2 * _N_FOLDS:
+        folds = [(np.arange(len(labels)),) * 2]
+
+    def score(factors):
+        found = []
+        for (_, test), factor in zip(folds, factors, strict=True):
+            first, second = (embed(rows[pairs[test, side]], factor) for side in (0, 1))
+            found.append(roc_auc_score(labels[test], -((first - second) ** 2).sum(axis=1)))
+        return float(np.mean(found))
+
+    choice = Choice()
+    best = score([prior] * len(folds))
+    _note(choice, 0, 0.0, best)
+    paths = [list(learn(rows, pairs[train], labels[train], values, None)) for train, _ in folds]
+    scores = [score(factors) for factors in zip(*paths, strict=True)]
+    for value, found in zip(values, scores, strict=True):
+        _note(choice, 1, value, found)
+    if max(scores) > best:
+        choice.values.append(values[int(np.argmax(scores))])
+    return choice
+
+
+def _note(choice, number, value, score):
+    for name, entry in (("round", number), ("value", value), ("score", score)):
+        choice.path[name].append(entry)
+
+
+def _make_folds(
+    codes: NDArray, select: str, rng: np.random.RandomState
+) -> Iterator[tuple[Any, Any]]:
+    """Yield rows to learn from and rows to score, of folds that can be learned from."""
+    n_rows = len(codes)
+    order = np.empty(n_rows, dtype=int)
+    if select == "classes":
+        numbers = rng.permutation(codes.max() + 1)
+        if len(numbers) < 2 * _N_FOLDS:
+            raise ValueError(
+                f"select='classes' holds out a third of the classes, but y has {len(numbers)}: "
+                f"{2 * _N_FOLDS} are needed. Use select='samples'."
+            )
+        order = numbers[codes] % _N_FOLDS
+    else:
+        for code in range(codes.max() + 1):
+            members = rng.permutation(np.flatnonzero(codes == code))
+            order[members] = (np.arange(len(members)) + rng.randint(_N_FOLDS)) % _N_FOLDS
+    is_any = False
+    for fold in range(1 if n_rows > _MANY_ROWS else _N_FOLDS):
+        train, test = np.flatnonzero(order != fold), np.flatnonzero(order == fold)
+        counts = np.bincount(codes[train])
+        if len(test) > 1 and counts.max() > 1 and np.count_nonzero(counts) > 1:
+            is_any = True
+            if len(test) > _MOST_HELD_OUT and select == "samples":
+                test = rng.choice(test, _MOST_HELD_OUT, replace=False)
+            yield train, test
+    if not is_any:  # too few rows: each is left out of its own vote
+        everything = np.arange(n_rows)
+        yield everything, everything
