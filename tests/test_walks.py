@@ -72,7 +72,7 @@ def fit_embedder():
     ("fit", "most"),
     [
         (fit_ditml, 6),
-        (fit_ditml_to_pairs, 5),
+        (fit_ditml_to_pairs, 6),
         (fit_gmml, 5),
         (fit_ranker, 7),
         (fit_classifier, 6),

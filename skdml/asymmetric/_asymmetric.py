@@ -471,7 +471,8 @@ class AsymmetricMetricClassifier(
         y : ndarray of shape (n_queries,)
             Their classes; of classes with as many votes, the first in `classes_`.
         """
-        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+        winner = self.predict_proba(X).argmax(axis=1)
+        return self.classes_[winner]
 
     def predict_proba(self, X: MatrixLike) -> NDArray:
         """Return the share of each class among the nearest database rows of each query.

@@ -202,6 +202,8 @@ class LinearMetricLearner(
             places, labels = draw(embed(rows, factor), training.codes)
             if number < len(choice.values) - 1:
                 (factor,) = learn(rows, places, labels, choice.values[number : number + 1], factor)
+        # The rows are here now, so that the work is, too.
+        training = replace(training, span=replace(training.span, coordinates=rows), parallel={})
         return training.with_pairs(places, labels), value
 
     def _n_local(self, n_rows, rank):

@@ -120,7 +120,7 @@ class DITMLTransformer(LinearMetricLearner):
         The objective is at most this far above its optimum. Infinite for ``gamma=inf`` where a
         bound is violated at all.
     n_iter_ : int
-        Newton steps, rounds or sweeps.
+        Newton steps, rounds or sweeps; 1 at least.
     stop_reason_ : str
         Why the solver stopped, in words.
     history_ : dict of str to list
@@ -345,7 +345,7 @@ class DITMLTransformer(LinearMetricLearner):
                 stacklevel=3,
             )
         self.dual_coef_ = point.multipliers
-        self.n_iter_ = result.n_iter
+        self.n_iter_ = max(1, result.n_iter)
         self.history_ = result.history
         return point.metric
 

@@ -189,6 +189,7 @@ class GMMLTransformer(LinearMetricLearner):
                 def learn(rows, places, labels, geodesics, start):
                     part = PairDifferences(rows, places)
                     S, D = part.scatter(_pair_weights(labels))
+                    _check_differences(rows, part, S, D)
                     for geodesic in geodesics:
                         A, _ = self._regularised_mean(S, D, training, geodesic)
                         eigenvalues, vectors = np.linalg.eigh(A)
@@ -197,7 +198,7 @@ class GMMLTransformer(LinearMetricLearner):
                 training, self.geodesic_ = self._find_pairs(training, learn, rng)
                 with training:
                     S, D = training.differences.scatter(_pair_weights(training.labels))
-                    self._check_differences(training, S, D)
+                    _check_differences(training.span.coordinates, training.differences, S, D)
                 progress.step()
                 progress.begin()
                 if self.geodesic_ is None:
@@ -207,18 +208,6 @@ class GMMLTransformer(LinearMetricLearner):
                 self.metric_ = training.span.metric(A, scale, self.n_components, X.dtype)
             progress.step()
         return self
-
-    @staticmethod
-    def _check_differences(training, S, D):
-        """Raise an error where all pairs are of equal rows; S and D are then rounding errors."""
-        rows = training.span.coordinates
-        mean_square = float(computed((rows**2).sum())) / rows.shape[0]
-        is_small = np.trace(S) + np.trace(D) <= 1e-6 * mean_square
-        if is_small and not training.differences.squared_norms(None).any():
-            raise ValueError(
-                "all pairs have zero difference: X has the same values in both rows of each, so "
-                "there is nothing to learn a metric from."
-            )
 
     def _regularised_mean(self, S, D, training, geodesic):
         """Return the metric inside the span, and its factor of the identity outside."""
@@ -251,3 +240,14 @@ def _pair_weights(labels):
     """Return weights of the pairs for the means over similar and over dissimilar ones."""
     weights = np.array([labels > 0, labels < 0], dtype=float)
     return weights / weights.sum(axis=1, keepdims=True)
+
+
+def _check_differences(rows, differences, S, D):
+    """Raise an error where all pairs are of equal rows; S and D are then rounding errors."""
+    mean_square = float(computed((rows**2).sum())) / rows.shape[0]
+    is_small = np.trace(S) + np.trace(D) <= 1e-6 * mean_square
+    if is_small and not differences.squared_norms(None).any():
+        raise ValueError(
+            "all pairs have zero difference: X has the same values in both rows of each, so "
+            "there is nothing to learn a metric from."
+        )

@@ -91,7 +91,8 @@ def follow_gamma(
     L = _prior_factor(problem) if factor is None else factor
     for gamma in gammas:
         for _ in range(max_steps):
-            moved, decrement = _primal_step(problem, L, *_violations(problem, L), gamma)
+            Z, p, violation = _violations(problem, L)
+            moved, decrement = _primal_step(problem, L, Z, p, violation, gamma)
             if moved is None or decrement < tol:
                 break
             L = moved
@@ -184,6 +185,8 @@ def _primal_direction(Z, gradient, gamma):
     direction = scaled = precondition(residual)
     product = np.sum(residual * scaled)
     for _ in range(_MOST_PRODUCTS):
+        if not product > 0:  # nothing to move, but for what is lost in rounding
+            break
         bent = direction + gamma * (Z.T * np.einsum("ij,ij->i", Z @ direction, Z)) @ Z
         step = product / np.sum(direction * bent)
         out += step * direction

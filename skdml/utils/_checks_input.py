@@ -236,14 +236,6 @@ def _drawn_pairs(estimator):
     return make_pairs(make_data().y, estimator.get_params().get("n_constraints"), random_state=0)
 
 
-@only_for(lambda estimator: takes_pairs(estimator) and "n_constraints" in estimator.get_params())
-def check_pairs_teach_what_labels_teach(estimator: Any) -> None:
-    """Labels, and the pairs that are drawn from them with the same seed, give one model."""
-    pairs, labels = _drawn_pairs(estimator)
-    actual, expected = learned(estimator, pairs=pairs, pair_labels=labels), learned(estimator)
-    assert_same(actual, expected, "the pairs of make_pairs teach something else than y")
-
-
 @only_for(takes_pairs)
 def check_pairs_as_lists(estimator: Any) -> None:
     """Pairs in lists are as good as in arrays."""

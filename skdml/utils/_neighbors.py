@@ -67,7 +67,7 @@ def _smallest(distances, rows, n_wanted):
 def vote_hits(
     queries: NDArray, query_codes: NDArray, X: NDArray, codes: NDArray, is_same: bool = False
 ) -> NDArray[np.float64]:
-    """Return for each query which share of the votes of 1 and of 5 neighbours is right.
+    """Return for each query whether the votes of its nearest and of 5 near rows are right.
 
     Parameters
     ----------
@@ -82,11 +82,11 @@ def vote_hits(
 
     Returns
     -------
-    hits : ndarray of shape (n_queries,)
-        0, 0.5 or 1. Of classes with as many votes, that of the nearest row wins.
+    hits : ndarray of shape (n_queries, 2)
+        0 or 1. Of classes with as many votes, that of the nearest row wins.
     """
     k = min(5, len(X) - is_same)
-    hits = np.empty(len(queries))
+    hits = np.empty((len(queries), 2))
     step = max(1, _BLOCK_SIZE // len(X))
     for start in range(0, len(queries), step):
         cut = slice(start, min(start + step, len(queries)))
@@ -98,6 +98,5 @@ def vote_hits(
         votes = codes[np.take_along_axis(near, order, axis=1)]
         counts = (votes[:, :, None] == votes[:, None, :]).sum(axis=2)
         winner = np.take_along_axis(votes, counts.argmax(axis=1)[:, None], axis=1)[:, 0]
-        right = query_codes[cut]
-        hits[cut] = ((votes[:, 0] == right).astype(float) + (winner == right)) / 2
+        hits[cut] = np.column_stack([votes[:, 0], winner]) == query_codes[cut, None]
     return hits

@@ -155,7 +155,8 @@ def test_array_prior_equals_the_slow_reference_in_both_shapes():
         X = rng.standard_normal(shape)
         prior = random_spd(shape[1])
         pairs, labels = make_pairs(np.arange(shape[0]) % 2, 60, random_state=0)
-        model = GMMLTransformer(prior=prior).fit(X, pairs=pairs, pair_labels=labels)
+        model = GMMLTransformer(geodesic=0.5, prior=prior)
+        model.fit(X, pairs=pairs, pair_labels=labels)
         expected = reference_gmml(X, pairs, labels, prior=prior)
         np.testing.assert_allclose(model.get_mahalanobis_matrix(), expected, rtol=1e-6, atol=1e-9)
 
@@ -176,7 +177,7 @@ def test_large_reg_gives_the_prior(shape, prior):
 def test_scale_of_the_data_does_not_matter(wine):
     X, y = wine
     for prior in ("identity", "covariance"):
-        model = GMMLTransformer(prior=prior, random_state=0)
+        model = GMMLTransformer(geodesic=0.5, prior=prior, random_state=0)
         A = model.fit(X, y).get_mahalanobis_matrix()
         np.testing.assert_allclose(model.fit(100 * X, y).get_mahalanobis_matrix(), A, rtol=1e-8)
 
@@ -184,9 +185,9 @@ def test_scale_of_the_data_does_not_matter(wine):
 def test_number_of_copies_of_the_pairs_does_not_matter():
     X = rng.standard_normal((20, 4))
     pairs, labels = make_pairs(np.arange(20) % 2, 40, random_state=0)
-    once = GMMLTransformer().fit(X, pairs=pairs, pair_labels=labels)
+    once = GMMLTransformer(geodesic=0.5).fit(X, pairs=pairs, pair_labels=labels)
     with pytest.warns(UserWarning, match="40 of 80 pairs were given before"):
-        twice = GMMLTransformer().fit(
+        twice = GMMLTransformer(geodesic=0.5).fit(
             X, pairs=np.vstack([pairs, pairs]), pair_labels=np.tile(labels, 2)
         )
     np.testing.assert_allclose(
@@ -197,8 +198,8 @@ def test_number_of_copies_of_the_pairs_does_not_matter():
 def test_pairs_win_over_labels(wine):
     X, y = wine
     pairs, labels = make_pairs(y, 100, random_state=0)
-    with_y = GMMLTransformer().fit(X, y, pairs=pairs, pair_labels=labels)
-    without = GMMLTransformer().fit(X, pairs=pairs, pair_labels=labels)
+    with_y = GMMLTransformer(random_state=0).fit(X, y, pairs=pairs, pair_labels=labels)
+    without = GMMLTransformer(random_state=0).fit(X, pairs=pairs, pair_labels=labels)
     assert np.array_equal(with_y.get_mahalanobis_matrix(), without.get_mahalanobis_matrix())
 
 

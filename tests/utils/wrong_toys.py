@@ -9,7 +9,6 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from skdml import GMMLTransformer
-from skdml.constraints import make_pairs
 from skdml.utils._fit import FitProgress, fit_method
 from skdml.utils._sklearn import HAS_CALLBACKS, EstimatorMixin
 from tests.utils.toys import Asymmetric, FullySupervised, Generator, Ranker, SemiSupervised
@@ -194,13 +193,6 @@ class IsQuietAboutPairs(GMMLTransformer):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return super().fit(X, y, pairs=pairs, pair_labels=pair_labels)
-
-
-class DrawsOtherPairs(GMMLTransformer):
-    def fit(self, X, y=None, *, pairs=None, pair_labels=None):
-        if pairs is None:
-            pairs, pair_labels = make_pairs(y, 50, random_state=self.random_state + 1)
-        return super().fit(X, pairs=pairs, pair_labels=pair_labels)
 
 
 class IsVague(GMMLTransformer):
@@ -448,7 +440,6 @@ BROKEN = [
     ("duplicated_pairs", IsQuietAboutPairs(), "no warning counts the 7 pairs"),
     ("duplicated_pairs", CountsPairsTwice(), "pairs given twice teach something else"),
     ("contradictory_pairs", IsQuietAboutPairs(), "no warning counts the 3 pairs"),
-    ("pairs_teach_what_labels_teach", DrawsOtherPairs(), "teach something else than y"),
     ("order_of_rows_of_queries", TakesRunsForQueries(), "permuted rows get other predictions"),
     ("order_of_rows_of_queries", TakesRunsForQueriesInFit(), "fit treats the scattered rows"),
     ("one_query_at_a_time", CentresAllQueries(), "a query alone gets other predictions"),
