@@ -118,8 +118,9 @@ def plot(report, figure):
             axes.axvline(values[0], color=PALETTE[colour], linestyle=":", linewidth=1)
             axes.scatter(values, range(len(rows)), s=45, color=PALETTE[colour], label=text)
             for place, value in enumerate(values):
-                near = {"textcoords": "offset points", "xytext": (0, 6), "ha": "center"}
-                axes.annotate(f"{value:.3f}", (value, place), fontsize="small", **near)
+                near = {"textcoords": "offset points", "xytext": (0, 7), "ha": "center"}
+                ground = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
+                axes.annotate(f"{value:.3f}", (value, place), fontsize="small", bbox=ground, **near)
         axes.set_yticks(range(len(rows)), [row["method"] for row in rows])
         axes.set_ylim(len(rows) - 0.5, -0.7)
         axes.margins(x=0.15)
