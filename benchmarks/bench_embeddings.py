@@ -95,11 +95,10 @@ def find_targets(rows):
         for name, gain in gains.items():
             text = f"{method}'s recall@1 less that of the vectors, {name}: above"
             targets.append(Target(text, 0.0, gain, gain > 0))
-    gains = [
-        row[key] for row in rows if row["method"] in LEARNED for key in ("recall_gain", "map_gain")
-    ]
-    text = "smallest gain of GMML and DITML over the vectors, recall@1 and MAP@R:"
-    targets.append(Target.at_least(text, -TOLERATED, min(gains)))
+    for key, measure_name in (("recall_gain", "recall@1"), ("map_gain", "MAP@R")):
+        smallest = min(row[key] for row in rows if row["method"] in LEARNED)
+        text = f"smallest gain of GMML and DITML over the vectors, {measure_name}:"
+        targets.append(Target.at_least(text, -TOLERATED, smallest))
     kept = [row["kept"] for row in rows if row["method"] == SHORT and row["part"] == KEPT_ON]
     text = f"share of GMML's recall@1 that a quarter of the columns keeps, {KEPT_ON}:"
     targets.append(Target.at_least(text, 0.99, kept[0] if kept else None))

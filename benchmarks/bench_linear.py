@@ -384,8 +384,9 @@ def run(options):
             "every method has its defaults (NCA max_iter=50, logistic regression max_iter=1000). "
             "Logistic regression and the random forest have one accuracy, shown in the rows of "
             "both k. Random pairs are the defaults of the first version: GMML with "
-            "geodesic=0.5, DITML with gamma=1. Seconds are those of the fit alone, with one "
-            "thread. From the vowel set the three columns that tell the speaker are left out.",
+            "geodesic=0.5, DITML with gamma=1. Seconds are processor time of the fit alone, "
+            "with one thread. From the vowel set the three columns that tell the speaker are left "
+            "out.",
         ],
         plot=plot,
     )
