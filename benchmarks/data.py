@@ -34,6 +34,9 @@ SOURCES = {
     "cub_features": "the images from vision.caltech.edu/datasets/cub_200_2011, compute features "
     "of ten classes with a pretrained network, and write X_train, y_train, X_test and y_test with "
     "numpy.savez",
+    "embeddings": "the pictures from vision.caltech.edu/datasets/cub_200_2011 or the sentences of "
+    "banking77 from github.com/PolyAI-LDN/task-specific-datasets, compute vectors with a "
+    "pretrained network, and write X, y and, where X is to be multiplied, scale with numpy.savez",
     "uci": "the set from archive.ics.uci.edu, and write X and y with numpy.savez",
 }
 
@@ -103,6 +106,21 @@ def load_usps(subset):
 def load_cub_features(subset):
     """Return 1,024 deep features of pictures of ten kinds of birds."""
     return _load_npz("cub_features", "cub10", f"_{subset}")
+
+
+def load_embeddings(name):
+    """Return vectors of a pretrained network, and classes from 0.
+
+    Parameters
+    ----------
+    name : {"cub200_mnv2", "text_banking77_minilm"}
+        11,788 pictures of 200 kinds of birds with 1,280 features, or 13,083 questions to a bank of
+        77 kinds with 384.
+    """
+    X, y = _load_npz("embeddings", name)
+    with np.load(locate("embeddings", f"{name}.npz")) as arrays:
+        scale = arrays.get("scale", 1)
+    return np.multiply(X, scale, dtype=np.float32), y
 
 
 def load_uci(name):

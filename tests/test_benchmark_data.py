@@ -26,6 +26,13 @@ LOADERS = [
     (data.load_omniglot, ("train",), "omniglot", "omniglot.npz", "brendenlake"),
     (data.load_microarray, ("golub",), "microarray", "golub.npz", "datamicroarray"),
     (data.load_cub_features, ("test",), "cub_features", "cub10.npz", "caltech"),
+    (
+        data.load_embeddings,
+        ("cub200_mnv2",),
+        "embeddings",
+        "cub200_mnv2.npz",
+        "caltech",
+    ),
     (data.load_uci, ("sonar",), "uci", "sonar.npz", "archive.ics.uci.edu"),
     (data.load_usps, ("train",), "usps", "usps.npz", "ElemStatLearn"),
 ]
@@ -87,6 +94,9 @@ def tiny_home(home):
     write_npz(home / "microarray" / "golub.npz", **genes)
     table = {"X": rng.uniform(size=(3, 60)), "y": np.array(["R", "M", "R"])}
     write_npz(home / "uci" / "sonar.npz", **table)
+    vectors = {"X": np.array([[0, 2], [4, 255]], np.uint8), "y": np.array([0, 1], np.int16)}
+    write_npz(home / "embeddings" / "cub200_mnv2.npz", scale=np.float32(0.5), **vectors)
+    write_npz(home / "embeddings" / "text_banking77_minilm.npz", **vectors)
     write_npz(home / "cub_features" / "cub10.npz", **split(1024))
     write_npz(home / "usps" / "usps.npz", **split(256))
     return home
@@ -152,6 +162,14 @@ def test_subsets(load, tiny_home):
 
 def test_bytes_become_the_unit_interval(tiny_home):
     assert_array_equal(data.load_mnist("train")[0][0, :2], [0, 1])
+
+
+def test_embeddings_are_multiplied_by_their_scale(tiny_home):
+    X, y = data.load_embeddings("cub200_mnv2")
+    assert X.dtype == np.float32
+    assert_array_equal(X, [[0, 1], [2, 127.5]])
+    assert_array_equal(y, [0, 1])
+    assert_array_equal(data.load_embeddings("text_banking77_minilm")[0], 2 * X)
 
 
 def test_omniglot_parts(tiny_home):
@@ -312,6 +330,18 @@ def test_microarray(name, shape, n_classes):
     X, y = data.load_microarray(name)
     assert X.shape == shape
     assert len(np.unique(y)) == n_classes
+
+
+@pytest.mark.needs_data
+@pytest.mark.parametrize(
+    ("name", "shape", "n_classes"),
+    [("cub200_mnv2", (11_788, 1280), 200), ("text_banking77_minilm", (13_083, 384), 77)],
+)
+def test_embeddings(name, shape, n_classes):
+    need("embeddings")
+    X, y = data.load_embeddings(name)
+    assert X.shape == shape
+    assert_array_equal(np.unique(y), np.arange(n_classes))
 
 
 @pytest.mark.needs_data

@@ -398,3 +398,100 @@ class TestReport:
         assert run("first", "quick", quick=True) == [("first", "quick")]
         with pytest.raises(SystemExit, match="third not among first, second"):
             run("third", "new")
+
+
+def fold_results(*accuracies, seconds=1.0):
+    """Results of a method in folds with these accuracies, a point less for k = 5."""
+    return [{"accuracy": {"1": a, "5": a - 0.01}, "seconds": seconds} for a in accuracies]
+
+
+class TestLinear:
+    @pytest.fixture
+    def found(self):
+        others = {"LMNN": "time cap of 1 s", "GMML": fold_results(0.9, 0.9)}
+        table = {
+            "Euclidean": fold_results(0.80, 0.80),
+            "NCA": fold_results(0.85, 0.87, seconds=4.0),
+            "DITML": fold_results(0.86, 0.90, seconds=2.0),
+            **others,
+        }
+        genes = dict.fromkeys(("Euclidean", "NCA", "GMML, random pairs"), "not run") | others
+        genes["DITML"] = fold_results(0.6, 0.8)
+        genes["DITML, random pairs"] = fold_results(0.7, 0.8)
+        return {
+            "balance": table,
+            "letter": table | {"LMNN": fold_results(0.88, 0.88)},
+            "sonar": table | {"DITML": fold_results(0.79, 0.799)},
+            "alon": genes,
+        }
+
+    SHAPES = {"balance": (625, 4), "letter": (4000, 16), "sonar": (208, 60), "alon": (62, 2000)}
+
+    def test_targets_compare_where_both_have_results(self, found):
+        from benchmarks.bench_linear import find_targets
+
+        nca, lmnn, below, seconds, gmml, ditml = find_targets(found, self.SHAPES)
+        assert nca.measured == pytest.approx((0.02 + 0.02 - 0.0655) / 3)
+        assert not nca.reached
+        assert "1 tables" in lmnn.text
+        assert lmnn.measured == pytest.approx(0)
+        assert (below.measured, below.reached) == (2, False)
+        assert (seconds.measured, seconds.reached) == (0.5, True)
+        assert gmml.measured is None
+        # Differences of -0.1 and 0: their mean is one standard error below 0.
+        assert ditml.target == pytest.approx(-0.05)
+        assert ditml.measured == pytest.approx(-0.05)
+
+    def test_half_a_point_below_is_tolerated(self):
+        from benchmarks.bench_linear import below_plain
+
+        assert below_plain({"sonar": np.array([[0.795 - 0.8, 0.7949 - 0.8]])}) == [
+            "sonar (k = 5, -0.005)"
+        ]
+
+    def test_misses_have_no_mean_and_rank_last(self, found):
+        from benchmarks.bench_linear import group_rows
+
+        methods = ["Euclidean", "NCA", "LMNN", "DITML"]
+        *_, mean, part, rank = group_rows("tables", found, self.SHAPES, methods, 1)
+        assert mean["Euclidean"] == pytest.approx(0.8)
+        assert np.isnan(mean["LMNN"])
+        assert part["set"] == "mean of the 1 tables without a miss"
+        assert part["LMNN"] == pytest.approx(0.88)
+        assert rank["LMNN"] == pytest.approx((4 + 1.5 + 4) / 3)
+
+    def test_results_of_others_outlive_a_new_version_of_ours(self, monkeypatch):
+        from benchmarks import bench_linear
+
+        def keys():
+            return [bench_linear.cache_key("alon", 0, 9, name) for name in ("NCA", "DITML")]
+
+        nca, ditml = keys()
+        monkeypatch.setattr(bench_linear, "VERSION", "another")
+        assert keys()[0] == nca
+        assert keys()[1] != ditml
+
+    def test_time_caps_of_stored_results(self):
+        from benchmarks.bench_linear import find
+        from benchmarks.cache import Cache
+
+        cache = Cache(None)
+        cache.add("late", {"cap": 10, "miss": "time cap of 10 s"})
+        cache.add("done", {"accuracy": {}, "seconds": 20.0})
+        assert find(cache, "late", 30) is None
+        assert find(cache, "late", 5) == find(cache, "done", 5) == {"miss": "time cap of 5 s"}
+        assert find(cache, "done", 30) == cache.find("done")
+        assert find(cache, "unknown", 30) is None
+
+    @pytest.mark.slow
+    @pytest.mark.needs_data
+    @pytest.mark.parametrize(
+        ("name", "folders"), [("linear", ("uci", "microarray")), ("embeddings", ("embeddings",))]
+    )
+    def test_quick_run(self, name, folders, tmp_path):
+        from benchmarks.data import data_home
+
+        if not all((data_home() / folder).is_dir() for folder in folders):
+            pytest.skip(f"needs the folders {folders} in the data home (set SKDML_DATA)")
+        assert command.main([name, "--quick", "--output", str(tmp_path)]) == 0
+        assert read_results(tmp_path, name)["targets"]
