@@ -35,10 +35,10 @@ print(f"similar: at most {near:.1f}, dissimilar: at least {far:.1f}")
 # round (and to its bounds, which may give way). It is zero at the solution only.
 
 # These modules are internal: their names may change without notice.
-from skdml.utils._differences import PairDifferences
 from skdml.linear._logdet import LogDetProblem
 from skdml.linear._newton import solve_newton
 from skdml.linear._projections import solve_parallel, solve_sequential
+from skdml.utils._differences import PairDifferences
 
 problem = LogDetProblem(
     differences=PairDifferences(X, pairs),

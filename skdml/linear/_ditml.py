@@ -103,9 +103,9 @@ class DITMLTransformer(LinearMetricLearner):
     gamma_ : float
         The gamma of the metric; 0 where the prior was best.
     path_ : dict of str to list
-        With "auto": "round" of the pairs (0 is the prior), "gamma" and "score" of all candidates,
-        the accuracy of 1 and 5 nearest neighbours on what was held out; of given pairs, the ROC
-        AUC.
+        With "auto": "round" of the pairs (0 is the prior), "gamma" and "score" of all candidates:
+        the mean accuracy of 1 and 5 nearest neighbours of held-out rows, the mean of recall@1 and
+        MAP@R of held-out classes, the ROC AUC of held-out pairs.
     dual_coef_ : ndarray of shape (n_pairs,)
         Multipliers of the pairs in `pairs_`; 0 for pairs that play no part.
     pairs_ : ndarray of shape (n_pairs, 2)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
-from ..utils._neighbors import near_rows, vote_hits
+from ..utils._neighbors import near_rows, retrieval_hits, vote_hits
 
 Learn = Callable[[NDArray, NDArray, NDArray, list, "NDArray | None"], Iterable[NDArray]]
 Embed = Callable[[NDArray, NDArray], NDArray]
@@ -110,10 +110,14 @@ def choose_value(
     def score(factors):
         hits = []
         for (train, test), factor in zip(folds, factors, strict=True):
-            is_same = select == "classes" or train is test
-            voters = test if is_same else train
-            E, base = embed(rows[test], factor), embed(rows[voters], factor)
-            hits.append(vote_hits(E, codes[test], base, codes[voters], is_same))
+            E = embed(rows[test], factor)
+            if select == "classes":
+                hits.append(retrieval_hits(E, codes[test]))
+            elif train is test:
+                hits.append(vote_hits(E, codes[test], E, codes[test], is_same=True))
+            else:
+                base = embed(rows[train], factor)
+                hits.append(vote_hits(E, codes[test], base, codes[train]))
         return np.concatenate(hits).mean(axis=0)
 
     choice = Choice()
@@ -131,7 +135,7 @@ def choose_value(
         found = np.array([score(factors) for factors in zip(*paths, strict=True)])
         for value, mean in zip(candidates, found.mean(axis=1), strict=True):
             _note(choice, number, value, float(mean))
-        # Neither one neighbour nor five may lose by the metric.
+        # The metric may lose in neither of two scores: 1 and 5 neighbours, or 1-NN and MAP@R.
         scores = np.where((found >= least).all(axis=1), found.mean(axis=1), -1.0)
         place = int(np.argmax(scores))
         if scores[place] <= best:

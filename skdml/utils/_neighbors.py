@@ -100,3 +100,39 @@ def vote_hits(
         winner = np.take_along_axis(votes, counts.argmax(axis=1)[:, None], axis=1)[:, 0]
         hits[cut] = np.column_stack([votes[:, 0], winner]) == query_codes[cut, None]
     return hits
+
+
+def retrieval_hits(X: NDArray, codes: NDArray) -> NDArray[np.float64]:
+    """Return for each row whether the nearest other is of its class, and its average precision.
+
+    The second is that of MAP@R: among as many near rows as there are others of the class.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n_rows, n_features)
+        The rows.
+    codes : ndarray of shape (n_rows,)
+        Their classes, numbers from 0.
+
+    Returns
+    -------
+    hits : ndarray of shape (n_rows, 2)
+        Of rows that are not alone in their class, in any order.
+    """
+    n_others = np.bincount(codes)[codes] - 1
+    rows = np.flatnonzero(n_others)
+    k = min(int(n_others.max()), len(X) - 1)
+    ranks = np.arange(1, k + 1)
+    hits = np.empty((len(rows), 2))
+    step = max(1, _BLOCK_SIZE // len(X))
+    for start in range(0, len(rows), step):
+        chunk = rows[start : start + step]
+        distances = euclidean_distances(X[chunk], X, squared=True)
+        distances[np.arange(len(chunk)), chunk] = np.inf
+        near = np.argpartition(distances, k - 1, axis=1)[:, :k]
+        order = np.argsort(np.take_along_axis(distances, near, axis=1), axis=1)
+        match = codes[np.take_along_axis(near, order, axis=1)] == codes[chunk, None]
+        counted = match & (ranks <= n_others[chunk, None])
+        precision = (match.cumsum(axis=1) / ranks * counted).sum(axis=1) / n_others[chunk]
+        hits[start : start + step] = np.column_stack([match[:, 0], precision])
+    return hits

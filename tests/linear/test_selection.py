@@ -10,8 +10,9 @@ from sklearn.preprocessing import StandardScaler, normalize
 from skdml import DITMLTransformer, GMMLTransformer
 from skdml.constraints import make_pairs
 from skdml.linear._selection import choose_value, near_pairs
+from skdml.metrics import map_at_r, recall_at_k
 from skdml.utils import _neighbors
-from skdml.utils._neighbors import near_rows, vote_hits
+from skdml.utils._neighbors import near_rows, retrieval_hits, vote_hits
 
 LEARNERS = [DITMLTransformer(random_state=0), GMMLTransformer(random_state=0)]
 every_learner = pytest.mark.parametrize("learner", LEARNERS, ids=["DITML", "GMML"])
@@ -75,6 +76,16 @@ def test_a_row_has_no_vote_for_itself():
     X, y = np.array([[0.0], [0.1], [5.0], [5.1]]), np.array([0, 1, 0, 1])
     assert vote_hits(X, y, X, y).mean(axis=0)[0] == 1
     assert vote_hits(X, y, X, y, is_same=True).mean(axis=0)[0] == 0
+
+
+@pytest.mark.parametrize("block_size", [1, 2**23])
+def test_retrieval_hits_are_those_of_the_metrics(block_size, monkeypatch):
+    monkeypatch.setattr(_neighbors, "_BLOCK_SIZE", block_size)
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((50, 3)), rng.integers(0, 5, 50)
+    y[-1] = 5  # alone
+    expected = recall_at_k(X, y, 1), map_at_r(X, y)
+    np.testing.assert_allclose(retrieval_hits(X, y).mean(axis=0), expected)
 
 
 def test_near_pairs_are_distinct_and_labelled(wine):
