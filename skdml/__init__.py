@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .asymmetric import AsymmetricMetricClassifier
     from .deep import DeepMetricEmbedder
     from .generate import WassersteinGenerator
-    from .linear import DITMLTransformer, GMMLTransformer
+    from .linear import DITMLTransformer, GMMLTransformer, NeighborhoodGerrymandering
     from .ranking import LocalGMMLRanker
     from .semisupervised import SSDMLEmbedder
 
@@ -40,6 +40,7 @@ _ESTIMATORS = {
     "DeepMetricEmbedder": "deep",
     "GMMLTransformer": "linear",
     "LocalGMMLRanker": "ranking",
+    "NeighborhoodGerrymandering": "linear",
     "SSDMLEmbedder": "semisupervised",
     "WassersteinGenerator": "generate",
 }
@@ -50,6 +51,7 @@ __all__ = [
     "DeepMetricEmbedder",
     "GMMLTransformer",
     "LocalGMMLRanker",
+    "NeighborhoodGerrymandering",
     "SSDMLEmbedder",
     "WassersteinGenerator",
     "__version__",

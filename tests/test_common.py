@@ -16,6 +16,7 @@ from skdml.utils.estimator_checks import (
 # Settings that make slow estimators quick enough to be fitted a hundred times.
 QUICK: dict[str, dict] = {
     "AsymmetricMetricClassifier": {"max_iter": 3},
+    "NeighborhoodGerrymandering": {"max_iter": 3},
     "DeepMetricEmbedder": {"max_epochs": 1, "n_components": 8},
     "WassersteinGenerator": {"max_iter": 5, "batch_size": 16},
     # Some of the checks have ten rows, and a row has less than that many neighbours.

@@ -10,6 +10,7 @@ from skdml.utils.estimator_checks import all_estimators
 
 SETTINGS: dict[str, dict] = {
     "AsymmetricMetricClassifier": {"max_iter": 2},
+    "NeighborhoodGerrymandering": {"max_iter": 2},
     "DeepMetricEmbedder": {"max_epochs": 1, "n_components": 8},
     "SSDMLEmbedder": {"max_epochs": 1, "n_components": 4, "n_neighbors": 4},
     "WassersteinGenerator": {"max_iter": 5, "batch_size": 16},

@@ -30,6 +30,7 @@ from skdml import (
     DITMLTransformer,
     GMMLTransformer,
     LocalGMMLRanker,
+    NeighborhoodGerrymandering,
     SSDMLEmbedder,
     WassersteinGenerator,
 )
@@ -73,6 +74,9 @@ reason: str = ditml.stop_reason_
 values: list[Any] = ditml.history_["value"]
 kept: NDArray[Any] = ditml.pairs_[ditml.dual_coef_ > 0]
 bounded: NDArray[Any] = ditml.bounds_ * ditml.pair_labels_
+votes = NeighborhoodGerrymandering(n_neighbors=3, lr=0.02, validation_fraction=None).fit(X, y)
+embedded = votes.transform(X) - X @ votes.components_.T
+objective: list[float] = votes.history_["objective"]
 
 # Queries and database
 classifier = AsymmetricMetricClassifier(n_neighbors=3, cost_matrix=[[0, 1], [1, 0]])

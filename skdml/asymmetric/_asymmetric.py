@@ -23,7 +23,14 @@ from ..utils._bases import (
 from ..utils._fit import FitProgress, fit_method
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions, validate_rows
 from ..utils._typing import MatrixLike, RandomStateLike, Request
-from ._asymmetric_solver import Problem, check_costs, check_neighbors, hold_out, train
+from ._asymmetric_solver import (
+    Problem,
+    check_costs,
+    check_feasible,
+    check_neighbors,
+    hold_out,
+    train,
+)
 from ._maps import check_modules, find_starts
 
 if TYPE_CHECKING:
@@ -138,6 +145,7 @@ class AsymmetricMetricClassifier(
     See Also
     --------
     GMMLTransformer : One linear metric, in closed form.
+    NeighborhoodGerrymandering : One linear metric by the same loss, as a transformer.
     sklearn.neighbors.NeighborhoodComponentsAnalysis : One linear map for both sides.
 
     References
@@ -281,11 +289,7 @@ class AsymmetricMetricClassifier(
         with FitProgress(self, total=n_trainings * self.max_iter, X=X, y=y) as progress:
             fit_maps = self._fit_modules if with_modules else self._fit_linear
             training, attributes = fit_maps(problem, rng, progress)
-            if training.n_infeasible == len(problem.queries):
-                raise ValueError(
-                    f"n_neighbors={self.n_neighbors}: no training query has a set of neighbours "
-                    "that its class would win. Choose fewer neighbours."
-                )
+            check_feasible(training.n_infeasible, problem)
             self.__dict__.update(attributes)
             self.history_ = training.history
             self.n_iter_ = len(training.history["objective"]) - 1

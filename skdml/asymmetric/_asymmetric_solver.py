@@ -63,6 +63,9 @@ class Problem:
         Training stops when the objective has not fallen by this share of it in some iterations.
     n_jobs : int or None, default=None
         Workers of the search for candidates.
+    own_rows : ndarray of shape (n_queries,) or None, default=None
+        With `same_rows`, the database row that each query is, where queries are only some of the
+        rows; None where they are all, in the same order.
     """
 
     queries: NDArray
@@ -78,6 +81,7 @@ class Problem:
     max_iter: int = 15
     tol: float = 1e-4
     n_jobs: int | None = None
+    own_rows: NDArray | None = None
 
     def search(self, maps: Any, rng: Generator) -> Search:
         """Find the nearest rows of all queries under the maps."""
@@ -85,11 +89,12 @@ class Problem:
         if not (np.isfinite(queries).all() and np.isfinite(database).all()):
             raise ValueError("the coordinates are not finite: is X scaled? Try a smaller lr.")
         parts = []
+        own_rows = np.arange(len(queries)) if self.own_rows is None else self.own_rows
         # With more, it has all rows of each kind.
         n_candidates = min(self.n_candidates, 4 * len(database))
         for block in gen_batches(len(queries), _BLOCK):
-            numbers, labels = np.arange(len(queries))[block], self.query_labels[block]
-            excluded = numbers if self.same_rows else None
+            labels = self.query_labels[block]
+            excluded = own_rows[block] if self.same_rows else None
             rows = queries[block], labels, database, self.labels
             nearest = find_nearest(
                 *rows, self.n_neighbors, n_candidates, rng, excluded=excluded, n_jobs=self.n_jobs
@@ -173,6 +178,15 @@ def check_neighbors(n_neighbors: int, n_candidates: int, codes: NDArray) -> None
         raise ValueError(
             f"n_candidates={n_candidates} must be at least 4 * n_neighbors = {4 * n_neighbors}: "
             "a quarter of them are the nearest rows of other classes."
+        )
+
+
+def check_feasible(n_infeasible: int, problem: Problem) -> None:
+    """Check that there was a query to learn from."""
+    if n_infeasible == len(problem.queries):
+        raise ValueError(
+            f"n_neighbors={problem.n_neighbors}: no training query has a set of neighbours "
+            "that its class would win. Choose fewer neighbours."
         )
 
 

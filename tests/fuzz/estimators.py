@@ -8,6 +8,13 @@ from tests.fuzz import inputs
 from tests.fuzz.cases import NAMES, arguments_of, choose, part, supervised, target
 from tests.fuzz.judge import Case, Step
 
+LINEAR_USES = [
+    ("transform", {"X": "test"}),
+    ("pair_distance", {"pairs": "test_pairs", "X": "test"}),
+    ("pair_distance", {"pairs": "vectors"}),
+    ("get_mahalanobis_matrix", {}),
+]
+
 
 def estimator_case(rng, name, choices, quick, fit, uses, kinds):
     """Return a case that fits an estimator, and uses it.
@@ -47,13 +54,8 @@ def _linear(rng, name, choices, quick, extra=None):
     }
     by_pairs = rng.random() < 0.4
     given = part(values, *(("X", "pairs", "pair_labels") if by_pairs else ("X", "y")))
-    uses = [
-        ("transform", {"X": "test"}),
-        ("pair_distance", {"pairs": "test_pairs", "X": "test"}),
-        ("pair_distance", {"pairs": "vectors"}),
-        ("get_mahalanobis_matrix", {}),
-    ]
-    case = estimator_case(rng, name, choices, quick, given | (extra or {}), uses, kinds)
+    given |= extra or {}
+    case = estimator_case(rng, name, choices, quick, given, LINEAR_USES, kinds)
     case.arguments |= part(values, "test", "test_pairs", "vectors")
     return case
 
@@ -74,6 +76,25 @@ def ditml(rng, folder):
     }
     extra = {"bounds": (0.5, 5.0)} if rng.random() < 0.2 else {}
     return _linear(rng, "DITMLTransformer", choices, {"max_iter": 20, "n_constraints": 50}, extra)
+
+
+@target(5)
+def gerrymandering(rng, folder):
+    values, kinds = supervised(rng)
+    choices = {
+        "n_neighbors": [1, 2, 3],
+        "n_components": [None, 1],
+        "C": [0.01, 1.0, 100],
+        "lr": [0.01, 0.1],
+        "tol": [0, 1e-4],
+        "validation_fraction": [None, 0.2, 0.5],
+        "n_jobs": [None, 1],
+    }
+    given, quick = part(values, "X", "y"), {"max_iter": 2}
+    name = "NeighborhoodGerrymandering"
+    case = estimator_case(rng, name, choices, quick, given, LINEAR_USES, kinds)
+    case.arguments |= part(values, "test", "test_pairs", "vectors")
+    return case
 
 
 @target(5)

@@ -1,0 +1,275 @@
+"""NeighborhoodGerrymandering: the metric under which sets of neighbours vote right."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from ..asymmetric._asymmetric_solver import (
+    Problem,
+    check_costs,
+    check_feasible,
+    check_neighbors,
+    hold_out,
+    train,
+)
+from ..asymmetric._maps import LinearMaps, initial_map
+from ..utils._fit import FitProgress, fit_method
+from ..utils._sklearn import Interval, validate_rows
+from ..utils._typing import MatrixLike, RandomStateLike
+from ..utils.validation import (
+    check_given,
+    check_scale,
+    check_varies,
+    column_bounds,
+    encode_classes,
+)
+from ._base import LinearMetricLearner
+from ._mahalanobis import MahalanobisMetric, find_span
+
+# Rows that are queries; all rows that are drawn are the database.
+_MOST_QUERIES = 5000
+# Database rows that a query is compared with between two searches, for few neighbours.
+_N_CANDIDATES = 64
+
+
+class NeighborhoodGerrymandering(LinearMetricLearner):
+    r"""One metric for nearest neighbours, learned from sets of neighbours and their votes.
+
+    For every row x, the nearest set of k other rows that its class wins must be nearer, by a
+    margin, than any set that another class wins. With the sum of squared distances
+    :math:`S(x, h) = \sum_{z \in h} \|L x - L z\|^2` of a set h, the loss of a row of class y is
+
+    .. math:: \min_{h \text{ that } y \text{ wins}} S(x, h)
+              - \min_{h} \left[S(x, h) - \Delta(y, h)\right],
+
+    where :math:`\Delta` is 1 for sets that another class wins or ties, else 0. Rows that are held
+    out choose among all steps of the training, the first of which is X as it is. Read more in the
+    :ref:`user guide <gerrymandering>`.
+
+    Parameters
+    ----------
+    n_neighbors : int, default=5
+        k, the number of neighbours that vote.
+    n_components : int, default=None
+        Rows of L, the columns of what `transform` returns; training starts from the principal
+        axes of X then. None keeps all.
+    C : float, default=1.0
+        What the losses of all rows count beside the norm of the metric: the smaller, the more
+        regularisation.
+    max_iter : int, default=15
+        Iterations at most: each is two passes over the queries, or more where they are few, and
+        a search for their nearest rows.
+    lr : float, default=0.01
+        The learning rate of Adam at the beginning, in units of the root mean square of the
+        entries of L. It falls to zero along a cosine, and is halved after an iteration that does
+        not lower the objective.
+    tol : float, default=1e-4
+        Stop when the objective has not fallen by this share of it in 5 iterations.
+    validation_fraction : float or None, default=0.2
+        The share of the rows of each class that are not trained on. Of all iterations the metric
+        is kept whose votes for these rows are best, X as it is where none is better, and
+        training stops after 5 iterations without better ones. None trains on all rows and keeps
+        the last metric.
+    n_jobs : int, default=None
+        Workers that search neighbours, as in joblib.
+    random_state : int, RandomState instance or None, default=None
+        Seeds the choice and the order of the rows.
+    verbose : int, default=0
+        1 shows a progress bar on a terminal.
+
+    Attributes
+    ----------
+    metric_ : MahalanobisMetric
+        The learned metric, in units in which the metric of the start is the identity.
+    components_ : ndarray of shape (n_components, n_features)
+        L: `transform` returns ``X @ components_.T``.
+    history_ : dict of str to list
+        At the start and after each iteration: "objective", exact, of the queries that are trained
+        on; "validation", the share of wrong votes for held-out rows, or for all queries if none
+        are held out; "seconds" since the start of training. The objective never rises.
+    n_iter_ : int
+        Iterations.
+    n_features_in_ : int
+        Number of features seen during `fit`.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of features seen during `fit`, where X has such names.
+
+    See Also
+    --------
+    GMMLTransformer : One linear metric, in closed form.
+    AsymmetricMetricClassifier : The same loss with a map for queries and one for the database.
+    sklearn.neighbors.NeighborhoodComponentsAnalysis : Learns a linear map by gradient ascent on
+        a soft nearest-neighbour accuracy.
+
+    Notes
+    -----
+    Of more than 10,000 rows, as many are drawn, and of more than 5,000, as many are queries.
+
+    References
+    ----------
+    .. [1] S. Trivedi, D. McAllester, G. Shakhnarovich. "Discriminative metric learning by
+       neighborhood gerrymandering", NIPS 2014.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_wine
+    >>> from sklearn.neighbors import KNeighborsClassifier
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> from skdml import NeighborhoodGerrymandering
+    >>> X, y = load_wine(return_X_y=True)
+    >>> model = make_pipeline(StandardScaler(), NeighborhoodGerrymandering(random_state=0),
+    ...                       KNeighborsClassifier())
+    >>> model.fit(X[::2], y[::2]).score(X[1::2], y[1::2]) > 0.9
+    True
+    """
+
+    _parameter_constraints: dict = {
+        "n_neighbors": [Interval(Integral, 1, None, closed="left")],
+        "n_components": [Interval(Integral, 1, None, closed="left"), None],
+        "C": [Interval(Real, 0, None, closed="neither")],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "lr": [Interval(Real, 0, None, closed="neither")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither"), None],
+        "n_jobs": [Integral, None],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+    }
+
+    metric = "euclidean"  # of rows as they are, for the base class
+
+    history_: dict[str, list[float]]
+    n_iter_: int
+
+    def __init__(
+        self,
+        n_neighbors: int = 5,
+        n_components: int | None = None,
+        C: float = 1.0,
+        max_iter: int = 15,
+        lr: float = 0.01,
+        tol: float = 1e-4,
+        validation_fraction: float | None = 0.2,
+        n_jobs: int | None = None,
+        random_state: RandomStateLike = None,
+        verbose: int = 0,
+    ) -> None:
+        self.n_neighbors = n_neighbors
+        self.n_components = n_components
+        self.C = C
+        self.max_iter = max_iter
+        self.lr = lr
+        self.tol = tol
+        self.validation_fraction = validation_fraction
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
+
+    @fit_method
+    def fit(self, X: MatrixLike, y: ArrayLike | None = None) -> Self:
+        """Learn the metric from class labels.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            The rows.
+        y : array-like of shape (n_samples,)
+            Their classes, numbers or strings.
+
+        Returns
+        -------
+        self : NeighborhoodGerrymandering
+            The fitted estimator.
+        """
+        rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
+        given = X
+        X, codes = self._check_rows(X, y)
+        span = find_span(X, n_jobs=self.n_jobs)
+        # A unit that C and lr can rely on.
+        rows = span.coordinates / np.sqrt(np.mean(np.sum(span.coordinates**2, axis=1)))
+        n_components = self.n_components or span.rank
+        if n_components > span.rank:
+            raise ValueError(
+                f"n_components={n_components} is more than the {span.rank} dimensions that the "
+                "rows of X span: choose a smaller number."
+            )
+        start = initial_map("pca", rows, n_components)
+        problem = self._make_problem(rows, codes, rng)
+
+        def find_metric(maps: LinearMaps) -> MahalanobisMetric:
+            L = maps.U / np.linalg.norm(start[0])
+            scale = 1.0 if self.n_components is None else 0.0
+            return span.metric(L.T @ L, scale, self.n_components, X.dtype)
+
+        with FitProgress(self, total=self.max_iter, X=given, y=y) as progress:
+            maps, lr = (
+                LinearMaps(start, start, symmetric=True),
+                self.lr * np.sqrt(np.mean(start**2)),
+            )
+            with np.errstate(over="ignore", invalid="ignore"):  # steps too long are an error there
+                training = train(
+                    maps, problem, lr, rng, progress, lambda maps: {"metric_": find_metric(maps)}
+                )
+            check_feasible(training.n_infeasible, problem)
+            # The best of many is better than the start by chance alone.
+            gain = training.history["validation"][0] - training.vote_cost
+            if problem.held_out.any() and gain < training.vote_error:
+                training.maps = maps
+            self.metric_ = find_metric(training.maps)
+            self.history_ = training.history
+            self.n_iter_ = len(training.history["objective"]) - 1
+        return self
+
+    def _check_rows(self, X, y):
+        """Return the rows to learn from and the numbers of their classes."""
+        check_given(y, type(self).__name__, " Pass the class of each row of X.")
+        X = validate_rows(self, X, ensure_min_samples=2)
+        bounds = column_bounds(X)
+        check_scale(bounds)
+        check_varies(bounds)
+        codes = encode_classes(y, X.shape[0])[1]
+        check_neighbors(self.n_neighbors, self._n_candidates(), codes)
+        if self.n_components is not None and self.n_components > X.shape[1]:
+            raise ValueError(
+                f"n_components={self.n_components} is more than the {X.shape[1]} features of X."
+            )
+        rows = self._draw_rows(X, codes)
+        if len(rows) < X.shape[0]:
+            X = X[rows]
+            check_varies(X)
+        return X, np.unique(codes[rows], return_inverse=True)[1]
+
+    def _n_candidates(self):
+        return max(_N_CANDIDATES, 4 * self.n_neighbors)
+
+    def _make_problem(self, rows, codes, rng):
+        """Return the problem whose queries are some of the rows, and whose database is all."""
+        queries = np.arange(len(rows))
+        if len(rows) > _MOST_QUERIES:
+            queries = np.sort(rng.choice(len(rows), _MOST_QUERIES, replace=False))
+        return Problem(
+            rows[queries],
+            codes[queries],
+            rows,
+            codes,
+            same_rows=True,
+            own_rows=queries,
+            held_out=hold_out(codes[queries], self.validation_fraction, rng),
+            costs=check_costs(None, int(codes.max()) + 1),
+            n_neighbors=int(self.n_neighbors),
+            n_candidates=self._n_candidates(),
+            **{name: getattr(self, name) for name in ("C", "max_iter", "tol", "n_jobs")},
+        )
+
+    @property
+    def components_(self) -> NDArray:
+        """The map L, made from `metric_` when it is asked for."""
+        check_is_fitted(self)
+        return self.metric_.transform(np.eye(self.n_features_in_)).T
