@@ -59,12 +59,12 @@ METHODS = {
     "GMML": _ours("GMMLTransformer"),
     "DITML": _ours("DITMLTransformer"),
     "gerrymandering": _ours("NeighborhoodGerrymandering"),
-    "GMML, random pairs": _ours("GMMLTransformer", geodesic=0.5, reg=0.1, pairs="random"),
-    "DITML, random pairs": _ours("DITMLTransformer", gamma=1.0, pairs="random"),
+    "GMML random": _ours("GMMLTransformer", geodesic=0.5, reg=0.1, pairs="random"),
+    "DITML random": _ours("DITMLTransformer", gamma=1.0, pairs="random"),
 }
 PLAIN, OURS = "Euclidean", "DITML"
 # The defaults of the first version.
-FORMER = {"GMML": "GMML, random pairs", "DITML": "DITML, random pairs"}
+FORMER = {"GMML": "GMML random", "DITML": "DITML random"}
 
 
 def fit_and_score(method, X, y, X_test, y_test):

@@ -415,9 +415,9 @@ class TestLinear:
             "DITML": fold_results(0.86, 0.90, seconds=2.0),
             **others,
         }
-        genes = dict.fromkeys(("Euclidean", "NCA", "GMML, random pairs"), "not run") | others
+        genes = dict.fromkeys(("Euclidean", "NCA", "GMML random"), "not run") | others
         genes["DITML"] = fold_results(0.6, 0.8)
-        genes["DITML, random pairs"] = fold_results(0.7, 0.8)
+        genes["DITML random"] = fold_results(0.7, 0.8)
         return {
             "balance": table,
             "letter": table | {"LMNN": fold_results(0.88, 0.88)},

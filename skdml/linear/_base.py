@@ -57,7 +57,7 @@ class LinearMetricLearner(
     _parameter_constraints: dict = {
         "prior": [StrOptions({"identity", "covariance"}), "array-like"],
         "metric": [StrOptions({"euclidean", "cosine"})],
-        "pairs": [StrOptions({"local", "random"})],
+        "pairs": [StrOptions({"auto", "local", "random"})],
         "select": [StrOptions({"samples", "classes"})],
         "n_constraints": [Interval(Integral, 2, None, closed="left"), None],
         "n_components": [Interval(Integral, 1, None, closed="left"), None],
@@ -115,7 +115,7 @@ class LinearMetricLearner(
         if pairs is not None:
             return X, None, *check_pairs(pairs, pair_labels, n_samples)
         y = check_row_labels(y, n_samples)
-        if self.pairs == "random" and getattr(self, self._chosen) != "auto":
+        if self._is_random() and getattr(self, self._chosen) != "auto":
             n_constraints = self.n_constraints or min(20 * n_samples, self._most_constraints)
             return X, None, *make_pairs(y, n_constraints, random_state=self.random_state)
         return X, encode_for_pairs(y), None, None
@@ -178,10 +178,10 @@ class LinearMetricLearner(
             choice = choose_for_pairs(rows, *given, learn, embed, values, prior, rng)
         else:
             n_pairs = self.n_constraints or self._n_local(len(rows), rows.shape[1])
-            n_rounds = 1 if self.pairs == "random" or value == np.inf else N_ROUNDS
+            n_rounds = 1 if self._is_random() or value == np.inf else N_ROUNDS
 
             def draw(rows, codes):
-                if self.pairs == "random":
+                if self._is_random():
                     return make_pairs(codes, n_pairs, random_state=rng)
                 return near_pairs(rows, codes, n_pairs, rng)
 
@@ -205,6 +205,10 @@ class LinearMetricLearner(
         # The rows are here now, so that the work is, too.
         training = replace(training, span=replace(training.span, coordinates=rows), parallel={})
         return training.with_pairs(places, labels), value
+
+    def _is_random(self):
+        """Return whether pairs are random: local ones are of no use among unseen classes."""
+        return self.pairs == "random" or (self.pairs == "auto" and self.select == "classes")
 
     def _n_local(self, n_rows, rank):
         """Return how many local pairs are taken where `n_constraints` is None."""

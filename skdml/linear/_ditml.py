@@ -33,7 +33,7 @@ _BOUND_SAMPLE = 5000
 # Up to this many pairs, `parallel` keeps its path to report the divergence to the optimum.
 _MOST_RECORDED = 20_000
 # Local pairs times squared dimensions: what a pass over the pairs costs.
-_MOST_NUMBERS = 400_000_000
+_MOST_NUMBERS = 1_000_000_000
 # With gamma=inf and bounds that cannot be met, the dual grows without end.
 _UNBOUNDED = 1e8
 
@@ -54,10 +54,11 @@ class DITMLTransformer(LinearMetricLearner):
         pairs; inf allows no relaxation at all, and is an error where no metric meets the bounds.
         "auto" follows the metric from the prior to strong ones and takes what is best on rows
         that are held out, or the prior itself where nothing is better.
-    pairs : {"local", "random"}, default="local"
+    pairs : {"auto", "local", "random"}, default="auto"
         Which pairs to draw from `y`: rows with their nearest rows of the same class and of
-        others, found again under the learned metric in a few rounds, or any rows. Not used when
-        `fit` is given pairs.
+        others, found again under the learned metric in a few rounds, or any rows. "auto" is
+        "local", but for ``select="classes"``, where random pairs do better. Not used when `fit` is
+        given pairs.
     select : {"samples", "classes"}, default="samples"
         What is held out by "auto": a third of the rows, for use on the same classes, or a third
         of the classes, for search among classes that are not in `y`. Given pairs are held out as
@@ -196,7 +197,7 @@ class DITMLTransformer(LinearMetricLearner):
     def __init__(
         self,
         gamma: float | str = "auto",
-        pairs: str = "local",
+        pairs: str = "auto",
         select: str = "samples",
         metric: str = "euclidean",
         n_constraints: int | None = None,
@@ -268,7 +269,8 @@ class DITMLTransformer(LinearMetricLearner):
             prior_inverse = training.prior_inverse
 
             def make_metric(A):
-                return span.metric(A, scale, self.n_components, X.dtype)
+                is_cosine = self.metric == "cosine"
+                return span.metric(A, scale, self.n_components, X.dtype, is_cosine)
 
             with limit_threads(1 if span.rank < 1000 else None):
                 root = None  # of the identity

@@ -44,10 +44,11 @@ class GMMLTransformer(LinearMetricLearner):
         The metric that is approached as `reg` grows (exactly so at ``geodesic=0.5``):
         Euclidean distance, the distance whitened by the covariance of the rows, or a positive
         definite matrix of shape (n_features, n_features).
-    pairs : {"local", "random"}, default="local"
+    pairs : {"auto", "local", "random"}, default="auto"
         Which pairs to draw from `y`: rows with their nearest rows of the same class and of
-        others, found again under the learned metric in a few rounds, or any rows. Not used when
-        `fit` is given pairs.
+        others, found again under the learned metric in a few rounds, or any rows. "auto" is
+        "local", but for ``select="classes"``, where random pairs do better. Not used when `fit` is
+        given pairs.
     select : {"samples", "classes"}, default="samples"
         What is held out by "auto": a third of the rows, for use on the same classes, or a third
         of the classes, for search among classes that are not in `y`. Given pairs are held out as
@@ -128,7 +129,7 @@ class GMMLTransformer(LinearMetricLearner):
         geodesic: float | str = "auto",
         reg: float = 0.01,
         prior: str | ArrayLike = "identity",
-        pairs: str = "local",
+        pairs: str = "auto",
         select: str = "samples",
         metric: str = "euclidean",
         n_constraints: int | None = None,
@@ -205,7 +206,9 @@ class GMMLTransformer(LinearMetricLearner):
                     A, scale = np.linalg.inv(training.prior_inverse), 1 / training.outside
                 else:
                     A, scale = self._regularised_mean(S, D, training, self.geodesic_)
-                self.metric_ = training.span.metric(A, scale, self.n_components, X.dtype)
+                self.metric_ = training.span.metric(
+                    A, scale, self.n_components, X.dtype, from_origin=self.metric == "cosine"
+                )
             progress.step()
         return self
 

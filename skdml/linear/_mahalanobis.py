@@ -388,7 +388,12 @@ class Span:
         return inside, float(np.sqrt(max(self.mean @ self.mean - inside @ inside, 0.0)))
 
     def metric(
-        self, A: NDArray, scale: float, n_components: int | None, dtype: Any
+        self,
+        A: NDArray,
+        scale: float,
+        n_components: int | None,
+        dtype: Any,
+        from_origin: bool = False,
     ) -> MahalanobisMetric:
         """Extend a metric from the span to the whole space.
 
@@ -404,6 +409,8 @@ class Span:
             least.
         dtype : dtype
             Of the directions.
+        from_origin : bool, default=False
+            Whether rows vary from the origin or from their mean, where `n_components` is given.
 
         Returns
         -------
@@ -413,9 +420,11 @@ class Span:
         eigenvalues, vectors = np.linalg.eigh(A)
         eigenvalues = np.maximum(eigenvalues, 0)
         if n_components is not None:
-            eigenvalues, vectors = _leading(
-                self.second_moment(), eigenvalues, vectors, n_components
-            )
+            moment = self.second_moment()
+            if from_origin:
+                mean, _ = self.offset()
+                moment = moment + len(self.coordinates) * np.outer(mean, mean)
+            eigenvalues, vectors = _leading(moment, eigenvalues, vectors, n_components)
             scale = 0.0
         # A direction that the metric treats as everything outside the span needs no keeping.
         weights = eigenvalues - scale

@@ -9,6 +9,7 @@ from ._convergence import ConsensusDisplay, ConvergenceDisplay
 from ._embedding import AffinityDisplay, EmbeddingDisplay
 from ._generated import GeneratedSamplesDisplay, GeneratorTrainingDisplay
 from ._matrix import MetricMatrixDisplay
+from ._path import PathDisplay
 from ._ranking_display import RankingDisplay
 from ._retrieval_display import RecallCurveDisplay, RetrievalDisplay
 
@@ -20,6 +21,7 @@ __all__ = [
     "GeneratedSamplesDisplay",
     "GeneratorTrainingDisplay",
     "MetricMatrixDisplay",
+    "PathDisplay",
     "RankingDisplay",
     "RecallCurveDisplay",
     "RetrievalDisplay",

@@ -37,8 +37,10 @@ def fit(X, y, **params):
 
 class TestAgreement:
     @pytest.mark.parametrize("n_components", [None, 3])
-    def test_is_the_symmetric_classifier_as_a_transformer(self, wine, n_components):
+    def test_is_the_symmetric_classifier_as_a_transformer(self, wine, n_components, monkeypatch):
         X, y = wine
+        # From the rows alone, without the start from ITML.
+        monkeypatch.setattr(NeighborhoodGerrymandering, "_find_starts", lambda *given: [])
         model = fit(X, y, n_components=n_components)
         other = AsymmetricMetricClassifier(
             symmetric=True, n_components=n_components, max_iter=4, random_state=0
@@ -198,3 +200,14 @@ class TestErrors:
     def test_no_query_that_its_class_could_win(self):
         with pytest.raises(ValueError, match="n_neighbors=2: no training query"):
             fit(*make_striped(4), n_neighbors=2)
+
+
+def test_a_start_from_itml_is_chosen_where_it_is_better():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((240, 8)) * ([1.0] + [30.0] * 7)
+    y = (X[:, 0] > 0).astype(int) + (X[:, 0] > 0.7)
+    model = NeighborhoodGerrymandering(max_iter=2, random_state=0).fit(X, y)
+    alone = NeighborhoodGerrymandering(max_iter=2, random_state=0)
+    alone._find_starts = lambda *given: []
+    alone.fit(X, y)
+    assert min(model.history_["validation"]) < min(alone.history_["validation"]) - 0.1

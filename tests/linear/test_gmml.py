@@ -155,7 +155,7 @@ def test_array_prior_equals_the_slow_reference_in_both_shapes():
         X = rng.standard_normal(shape)
         prior = random_spd(shape[1])
         pairs, labels = make_pairs(np.arange(shape[0]) % 2, 60, random_state=0)
-        model = GMMLTransformer(geodesic=0.5, prior=prior)
+        model = GMMLTransformer(geodesic=0.5, reg=0.1, prior=prior)
         model.fit(X, pairs=pairs, pair_labels=labels)
         expected = reference_gmml(X, pairs, labels, prior=prior)
         np.testing.assert_allclose(model.get_mahalanobis_matrix(), expected, rtol=1e-6, atol=1e-9)

@@ -83,9 +83,10 @@ def test_retrieval_hits_are_those_of_the_metrics(block_size, monkeypatch):
     monkeypatch.setattr(_neighbors, "_BLOCK_SIZE", block_size)
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((50, 3)), rng.integers(0, 5, 50)
-    y[-1] = 5  # alone
     expected = recall_at_k(X, y, 1), map_at_r(X, y)
     np.testing.assert_allclose(retrieval_hits(X, y).mean(axis=0), expected)
+    y[-1] = 5  # alone: no query
+    assert retrieval_hits(X, y).shape == (49, 2)
 
 
 def test_near_pairs_are_distinct_and_labelled(wine):

@@ -16,7 +16,7 @@ from skdml import (
     LocalGMMLRanker,
 )
 from skdml.datasets import make_ranking
-from skdml.plot import ConsensusDisplay, ConvergenceDisplay
+from skdml.plot import ConsensusDisplay, ConvergenceDisplay, PathDisplay
 from skdml.plot._convergence import read_curves
 
 
@@ -159,3 +159,22 @@ def test_no_rounds_are_named(values):
 def test_replicas_that_are_not_finite_are_named():
     with pytest.raises(ValueError, match="consensus must have no NaN"):
         ConsensusDisplay.from_predictions([np.nan, 1.0])
+
+
+def test_path_of_a_linear_learner(wine):
+    model = DITMLTransformer(random_state=0).fit(*wine)
+    display = PathDisplay.from_estimator(model)
+    first = np.asarray(model.path_["round"]) == 1
+    curve = display.ax_.lines[0]
+    np.testing.assert_array_equal(curve.get_xdata(), np.asarray(model.path_["gamma"])[first])
+    np.testing.assert_array_equal(curve.get_ydata(), np.asarray(model.path_["score"])[first])
+    names = [text.get_text() for text in display.ax_.get_legend().get_texts()]
+    assert names[0] == "round 1"
+    assert "prior" in names
+    fixed = DITMLTransformer(gamma=1.0, random_state=0).fit(*wine)
+    with pytest.raises(ValueError, match="estimator has no `path_`"):
+        PathDisplay.from_estimator(fixed)
+    with pytest.raises(ValueError, match="path must have 'round', 'score'"):
+        PathDisplay.from_predictions({"round": [0], "gamma": [1.0]})
+    with pytest.raises(ValueError, match="same length"):
+        PathDisplay.from_predictions({"round": [0], "gamma": [1.0], "score": [1.0, 2.0]})
