@@ -60,7 +60,7 @@ def speed(options):
         peer_inputs = {"pairs": X[pairs], "y": signs, "bounds": limits}
         timings = compare(
             {
-                OURS: lambda X=X, p=pairs, s=signs, b=limits: DITMLTransformer().fit(
+                OURS: lambda X=X, p=pairs, s=signs, b=limits: DITMLTransformer(gamma=1.0).fit(
                     X, pairs=p, pair_labels=s, bounds=b
                 ),
                 PEER: METRIC_LEARN.side("metric_learn_peer.py", "itml", peer_inputs, timeout=600),
@@ -95,7 +95,9 @@ def speed(options):
 
 def fit_wide(X, y):
     """Fit all pairs of few rows with many features."""
-    model = DITMLTransformer(n_constraints=10**6, random_state=0).fit(X, y)
+    model = DITMLTransformer(gamma=1.0, pairs="random", n_constraints=10**6, random_state=0).fit(
+        X, y
+    )
     return {"kkt_residual": model.kkt_residual_, "n_pairs": len(model.pairs_)}
 
 
@@ -108,7 +110,9 @@ def fit_text(n_rows, n_features):
         format="csr",
         dtype=np.float32,
     )
-    model = DITMLTransformer(n_components=50, random_state=0).fit(X, np.arange(n_rows) % 4)
+    model = DITMLTransformer(gamma=1.0, pairs="random", n_components=50, random_state=0).fit(
+        X, np.arange(n_rows) % 4
+    )
     return {"kkt_residual": model.kkt_residual_, "n_outputs": model.transform(X[:10]).shape[1]}
 
 
@@ -153,7 +157,14 @@ def workers(options):
     X = rng.standard_normal((n_rows, n_features))
     X[:, :30] += (y[:, None] - 4.5) * 0.3 * rng.standard_normal(X[:, :30].shape[1])
     pairs, signs = make_pairs(y, n_pairs, random_state=0)
-    model = DITMLTransformer(solver="parallel", max_iter=rounds, tol=1e-12, random_state=0)
+    model = DITMLTransformer(
+        gamma=1.0,
+        pairs="random",
+        solver="parallel",
+        max_iter=rounds,
+        tol=1e-12,
+        random_state=0,
+    )
     seconds = {1: [], 2: []}
     sent = {}
     for _ in range(options.repeats):

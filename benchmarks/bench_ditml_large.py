@@ -15,7 +15,9 @@ from skdml import DITMLTransformer
 def fit_memmap(path, n_pairs):
     X = np.load(path, mmap_mode="r")
     y = np.arange(len(X)) % 2
-    model = DITMLTransformer(n_constraints=n_pairs, random_state=0).fit(X, y)
+    model = DITMLTransformer(gamma=1.0, pairs="random", n_constraints=n_pairs, random_state=0).fit(
+        X, y
+    )
     return {"kkt_residual": model.kkt_residual_, "n_iter": model.n_iter_}
 
 
