@@ -51,8 +51,9 @@ class NeighborhoodGerrymandering(LinearMetricLearner):
     .. math:: \min_{h \text{ that } y \text{ wins}} S(x, h)
               - \min_{h} \left[S(x, h) - \Delta(y, h)\right],
 
-    where :math:`\Delta` is 1 for sets that another class wins or ties, else 0. Rows that are held
-    out choose among all steps of the training, the first of which is X as it is. Read more in the
+    where :math:`\Delta` is 1 for sets that another class wins or ties, else 0. Training starts from
+    X as it is and from the metric of `DITMLTransformer`; rows that are held out choose among all
+    steps, and X as it is where none is better. Read more in the
     :ref:`user guide <gerrymandering>`.
 
     Parameters
