@@ -62,7 +62,7 @@ METHODS = {
     "GMML random": _ours("GMMLTransformer", geodesic=0.5, reg=0.1, pairs="random"),
     "DITML random": _ours("DITMLTransformer", gamma=1.0, pairs="random"),
 }
-PLAIN, OURS = "Euclidean", "DITML"
+PLAIN, OURS = "Euclidean", ("gerrymandering", "DITML")
 # The defaults of the first version.
 FORMER = {"GMML": "GMML random", "DITML": "DITML random"}
 

@@ -63,7 +63,7 @@ def draw_gains(axes, sets, methods):
         heights = [place + 0.1 * (position - (len(methods) - 1) / 2) for place, _ in shown]
         marker, colour = styles[method]
         edge = {} if marker in "x+" else {"edgecolor": "black", "linewidth": 0.4}
-        emphasis = {"s": 50, "zorder": 3} if method == OURS else {"s": 30}
+        emphasis = {"s": 50, "zorder": 3} if method in OURS else {"s": 30}
         axes.scatter(gains, heights, label=method, marker=marker, color=colour, **edge, **emphasis)
     axes.axvline(0, color="black", linewidth=1)
     names = [row["set"] + (f" {row[PLAIN]:.2f}" if row[PLAIN] is not None else "") for row in sets]
