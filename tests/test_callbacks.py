@@ -17,10 +17,10 @@ pytestmark = pytest.mark.skipif(
 
 N_ITERATIONS = 2
 SETTINGS: dict[str, dict] = {
-    "DITMLTransformer": {"max_iter": N_ITERATIONS, "tol": 1e-15},
+    "DITMLTransformer": {"gamma": 1.0, "max_iter": N_ITERATIONS, "tol": 1e-15},
     "LocalGMMLRanker": {"max_epochs": N_ITERATIONS},
     "AsymmetricMetricClassifier": {"max_iter": N_ITERATIONS},
-    "NeighborhoodGerrymandering": {"max_iter": N_ITERATIONS},
+    "NeighborhoodGerrymandering": {"max_iter": N_ITERATIONS, "validation_fraction": None},
     "DeepMetricEmbedder": {"max_epochs": N_ITERATIONS, "n_components": 8},
     "SSDMLEmbedder": {"max_epochs": N_ITERATIONS, "n_components": 4, "n_neighbors": 4},
     "WassersteinGenerator": {"max_iter": N_ITERATIONS, "batch_size": 16},
