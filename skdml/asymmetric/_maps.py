@@ -139,7 +139,7 @@ def initial_map(init: str, X: NDArray, n_components: int) -> NDArray:
         Scaled to make distances comparable to costs.
     """
     if init == "identity":
-        V = np.eye(n_components, X.shape[1])
+        V = np.eye(int(n_components), X.shape[1])
     else:
         V = np.linalg.svd(X, full_matrices=False)[2][:n_components]
         largest = np.take_along_axis(V, np.abs(V).argmax(axis=1)[:, None], axis=1)

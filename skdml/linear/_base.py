@@ -51,7 +51,6 @@ class LinearMetricLearner(
 
     _chosen: str  # the parameter that "auto" chooses along a path
     _candidates: tuple[float, ...]
-    _most_constraints = 1_000_000  # random pairs that are drawn where `n_constraints` is None
     _most_rank = 2000  # dimensions that local pairs may span where there are more columns
 
     _parameter_constraints: dict = {
@@ -116,8 +115,8 @@ class LinearMetricLearner(
             return X, None, *check_pairs(pairs, pair_labels, n_samples)
         y = check_row_labels(y, n_samples)
         if self._is_random() and getattr(self, self._chosen) != "auto":
-            n_constraints = self.n_constraints or min(20 * n_samples, self._most_constraints)
-            return X, None, *make_pairs(y, n_constraints, random_state=self.random_state)
+            n_pairs = self.n_constraints or self._n_pairs(*X.shape)
+            return X, None, *make_pairs(y, n_pairs, random_state=self.random_state)
         return X, encode_for_pairs(y), None, None
 
     def _prepare(self, X, codes, pairs, labels):
@@ -144,7 +143,8 @@ class LinearMetricLearner(
         if n_rows <= most:
             return np.arange(n_rows)
         order = check_random_state(self.random_state).permutation(n_rows)
-        # Pairs of rows of a class, in the order of the draw, so that no row is alone.
+        # Rows at equal steps through the rows in the order of their classes: each class has its
+        # share.
         by_class = order[np.argsort(codes[order], kind="stable")]
         return np.sort(by_class[np.linspace(0, n_rows - 1, most).astype(int)])
 
@@ -177,7 +177,7 @@ class LinearMetricLearner(
             given = training.places, training.labels
             choice = choose_for_pairs(rows, *given, learn, embed, values, prior, rng)
         else:
-            n_pairs = self.n_constraints or self._n_local(len(rows), rows.shape[1])
+            n_pairs = self.n_constraints or self._n_pairs(*rows.shape)
             n_rounds = 1 if self._is_random() or value == np.inf else N_ROUNDS
 
             def draw(rows, codes):
@@ -210,9 +210,9 @@ class LinearMetricLearner(
         """Return whether pairs are random: local ones are of no use among unseen classes."""
         return self.pairs == "random" or (self.pairs == "auto" and self.select == "classes")
 
-    def _n_local(self, n_rows, rank):
-        """Return how many local pairs are taken where `n_constraints` is None."""
-        return self._most_constraints
+    def _n_pairs(self, n_rows, rank):
+        """Return how many pairs are taken at most where `n_constraints` is None."""
+        return min(20 * n_rows, 1_000_000)
 
     def _offset(self, training):
         """Return the mean of the rows in coordinates of the span, and what is outside of it."""
@@ -326,7 +326,8 @@ class LinearMetricLearner(
         -------
         metric : MahalanobisMetric
             ``metric(u, v)`` is the distance; fits ``KNeighborsClassifier(metric=metric)``, and
-            does not depend on the estimator or its training data.
+            does not depend on the estimator or its training data. With ``metric="cosine"``, it is
+            that of rows of unit length, before what `transform` returns is scaled again.
         """
         check_is_fitted(self)
         return self.metric_
@@ -337,7 +338,8 @@ class LinearMetricLearner(
         Returns
         -------
         A : ndarray of shape (n_features, n_features)
-            Symmetric, positive semi-definite. MemoryError, with the size, if it cannot fit.
+            Symmetric, positive semi-definite. MemoryError, with the size, if it cannot fit. With
+            ``metric="cosine"``, as `get_metric` says.
         """
         check_is_fitted(self)
         return self.metric_.matrix()

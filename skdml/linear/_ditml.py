@@ -68,7 +68,7 @@ class DITMLTransformer(LinearMetricLearner):
         a network, whose columns should not be scaled.
     n_constraints : int, default=None
         About how many pairs to draw from `y`. None takes up to ten per row, fewer in many
-        dimensions; of random pairs 20 per row, 1,000 at most.
+        dimensions; at least 1,000, or 20 per row where that is less.
     bound_percentiles : tuple of two floats or "median", default=(5, 95)
         Percentiles of the squared distances of random pairs of rows under the prior, used as u
         and l. "median" gives every pair its own bound: the median of the pairs, or its own
@@ -174,7 +174,6 @@ class DITMLTransformer(LinearMetricLearner):
 
     _chosen = "gamma"
     _candidates = tuple(10.0 ** (e / 2) for e in range(-6, 3))
-    _most_constraints = 1000
     _most_rank = 1000
 
     gamma_: float
@@ -298,8 +297,8 @@ class DITMLTransformer(LinearMetricLearner):
                 self.metric_ = make_metric(A)
         return self
 
-    def _n_local(self, n_rows, rank):
-        return max(self._most_constraints, min(10 * n_rows, _MOST_NUMBERS // rank**2))
+    def _n_pairs(self, n_rows, rank):
+        return min(20 * n_rows, max(1000, min(10 * n_rows, _MOST_NUMBERS // rank**2)))
 
     def _solve(self, training, bounds, make_metric, progress):
         """Set the attributes of the solution, and return the metric in coordinates of the span."""

@@ -167,7 +167,9 @@ def choose_for_pairs(
     for label in (1, -1):  # the folds have their share of each kind
         members = rng.permutation(np.flatnonzero(labels == label))
         order[members] = np.arange(len(members)) % _N_FOLDS
-    folds = [(np.flatnonzero(order != fold), np.flatnonzero(order == fold)) for fold in range(3)]
+    folds = [
+        (np.flatnonzero(order != fold), np.flatnonzero(order == fold)) for fold in range(_N_FOLDS)
+    ]
     if min(np.sum(labels == 1), np.sum(labels == -1)) < 2 * _N_FOLDS:
         folds = [(np.arange(len(labels)),) * 2]
 

@@ -31,7 +31,7 @@ class PathDisplay(Panels):
     parameter : str, default="gamma"
         The name of the parameter.
     chosen : float, default=None
-        The value that was chosen; None is the prior.
+        The value that was chosen; None, and 0 of gamma, are the prior.
 
     Attributes
     ----------
@@ -83,9 +83,7 @@ class PathDisplay(Panels):
                 "value. Fit it with gamma='auto' or geodesic='auto'."
             )
         parameter = next(name for name in estimator.path_ if name not in ("round", "score"))
-        chosen = getattr(estimator, f"{parameter}_") or None
-        if parameter == "geodesic":
-            chosen = estimator.geodesic_
+        chosen = getattr(estimator, f"{parameter}_")
         return cls.from_predictions(estimator.path_, chosen=chosen, ax=ax)
 
     @classmethod
@@ -126,7 +124,8 @@ class PathDisplay(Panels):
             add_line(axes, self.values[part], self.scores[part], label=f"round {number:.0f}", ms=4)
         for score in self.scores[self.rounds == 0]:
             axes.axhline(score, color="0.3", linestyle=":", label="prior")
-        if self.chosen is not None:
+        is_prior = self.chosen is None or (self.chosen == 0 and self.parameter == "gamma")
+        if not is_prior:
             axes.axvline(self.chosen, color="0.7", linewidth=1, zorder=0, label="chosen")
         if self.parameter == "gamma":
             axes.set_xscale("log")

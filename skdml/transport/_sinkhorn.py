@@ -96,7 +96,7 @@ def sinkhorn_divergence(
     A, B = _same_precision(A, B)
     check_transport(p, reg, solver)
     largest = float(np.finfo(_plain(A).dtype).max) ** 0.5
-    if eta is not None and not (isinstance(eta, Real) and 0 < eta < largest):
+    if eta is not None and not (isinstance(eta, Real) and 0 < float(eta) < largest):
         raise ValueError(
             f"eta must be a number above 0 and below {largest:.1g}, whose square the numbers of A "
             f"and B can hold, or None, got {eta!r}."

@@ -24,6 +24,12 @@ def test_rows_start_at_a_known_mean_distance(init, turned):
     assert np.mean(np.sum((Z[:, None] - Z) ** 2, axis=2)) == pytest.approx(7, rel=1e-3)
 
 
+def test_one_component_may_be_a_boolean(turned):
+    np.testing.assert_array_equal(
+        initial_map("identity", turned[0], True), initial_map("identity", turned[0], 1)
+    )
+
+
 def test_aligned_queries_meet_the_rows_of_their_class(turned):
     X, y, queries, y_query, _ = turned
     V = initial_map("pca", X, 3)

@@ -199,7 +199,7 @@ def fitted(estimator: Any) -> dict[str, Any]:
     """Return the fitted attributes, without those that may be NaN or infinite."""
     left_out = {"traffic_", "timing_"}
     if getattr(estimator, "gamma", None) == np.inf:  # without slack, any violation
-        left_out.add("duality_gap_")
+        left_out |= {"duality_gap_", "gamma_"}
     return {
         name: value
         for name, value in vars(estimator).items()

@@ -1,7 +1,5 @@
 """NeighborhoodGerrymandering: what it learns, what it leaves alone and what it refuses."""
 
-import time
-
 import numpy as np
 import pytest
 from scipy import sparse
@@ -151,20 +149,6 @@ class TestManyRows:
         y = np.where(np.arange(200) == 100, 2, y * 3)
         monkeypatch.setattr(_base, "_MOST_ROWS", 50)
         assert fit(X, y).metric_.n_features == 10
-
-    @pytest.mark.slow
-    @pytest.mark.needs_data
-    def test_20000_rows_of_letter_in_a_minute(self):
-        from benchmarks.data import data_home, load_uci
-
-        if not (data_home() / "uci").is_dir():
-            pytest.skip("needs the folder uci in the data home (set SKDML_DATA)")
-        X, y = load_uci("letter")
-        X = StandardScaler().fit_transform(X)
-        start = time.process_time()
-        model = NeighborhoodGerrymandering(random_state=0).fit(X, y)
-        assert time.process_time() - start < 60
-        assert min(model.history_["validation"]) < 0.7 * model.history_["validation"][0]
 
 
 class TestErrors:

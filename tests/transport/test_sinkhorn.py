@@ -88,6 +88,13 @@ def test_weights_may_be_of_the_other_kind():
     np.testing.assert_allclose(tensors.numpy(), expected)
 
 
+def test_eta_may_be_of_any_precision():
+    A, B = make_clouds(5)
+    with np.errstate(over="raise"):
+        value = sinkhorn_divergence(A, B, eta=np.float32(0.5))
+    np.testing.assert_array_equal(value, sinkhorn_divergence(A, B, eta=0.5))
+
+
 def test_a_single_pair_is_a_scalar_and_tensors_are_tensors():
     A, B = make_clouds(5)
     every = sinkhorn_divergence(A, B, eta=0.1)
