@@ -197,3 +197,13 @@ def test_check_pairs_names_a_wrong_number_of_samples(n_samples):
         (TypeError, ValueError), match=r"n_samples must be (a positive integer|at least 1)"
     ):
         check_pairs([[0, 1], [1, 2]], [1, -1], n_samples)
+
+
+def test_more_neighbors_than_rows_are_all_rows():
+    X, y = np.arange(12.0).reshape(6, 2), np.arange(6) % 2
+    for few, many in zip(
+        make_local_pairs(X, y, 20, n_neighbors=6, random_state=0),
+        make_local_pairs(X, y, 20, n_neighbors=2**31, random_state=0),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(few, many)

@@ -388,7 +388,7 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
 
     def _draw(self, n_samples, random_state):
         """Return scaled samples."""
-        latents = random_state.standard_normal((n_samples, int(self.latent_dim)))
+        latents = random_state.standard_normal((int(n_samples), int(self.latent_dim)))
         parts = torch.from_numpy(latents.astype(np.float32)).split(_BLOCK)
         with torch.no_grad():
             return np.concatenate([self.generator_(part).numpy() for part in parts])

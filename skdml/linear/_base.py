@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral
@@ -33,7 +32,7 @@ from ..utils.validation import (
     column_bounds,
     encode_for_pairs,
 )
-from ._mahalanobis import MahalanobisMetric, Span, find_span
+from ._mahalanobis import MahalanobisMetric, Span, find_span, shorten
 from ._selection import N_ROUNDS, Choice, choose_for_pairs, choose_value, near_pairs
 
 # Rows among which local pairs are found.
@@ -172,7 +171,17 @@ class LinearMetricLearner(
         if training.codes is None and not is_auto:
             return training, value
         rows, prior = computed(training.span.coordinates), training.prior_factor
-        embed = functools.partial(_embed, offset=self._offset(training))
+        is_cosine = self.metric == "cosine"
+        offset = training.span.offset() if is_cosine else None
+        moment = None
+        if self.n_components is not None and self.n_components < rows.shape[1]:
+            moment = training.span.second_moment(from_origin=is_cosine)
+
+        def embed(rows, factor):
+            if moment is not None:
+                factor = shorten(factor, moment, self.n_components)
+            return _embed(rows, factor, offset)
+
         if training.codes is None:
             given = training.places, training.labels
             choice = choose_for_pairs(rows, *given, learn, embed, values, prior, rng)
@@ -213,10 +222,6 @@ class LinearMetricLearner(
     def _n_pairs(self, n_rows, rank):
         """Return how many pairs are taken at most where `n_constraints` is None."""
         return min(20 * n_rows, 1_000_000)
-
-    def _offset(self, training):
-        """Return the mean of the rows in coordinates of the span, and what is outside of it."""
-        return training.span.offset() if self.metric == "cosine" else None
 
     def _scale_rows(self, X):
         """Scale rows to unit length with the cosine metric."""

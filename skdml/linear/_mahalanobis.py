@@ -375,9 +375,13 @@ class Span:
         """The number of coordinates."""
         return self.coordinates.shape[1]
 
-    def second_moment(self) -> NDArray[np.float64]:
-        """Return ``coordinates.T @ coordinates``."""
-        return computed(self.coordinates.T @ self.coordinates)
+    def second_moment(self, from_origin: bool = False) -> NDArray[np.float64]:
+        """Return ``coordinates.T @ coordinates``, of rows about their mean or about the origin."""
+        moment = computed(self.coordinates.T @ self.coordinates)
+        if from_origin:
+            mean, _ = self.offset()
+            moment = moment + len(self.coordinates) * np.outer(mean, mean)
+        return moment
 
     def offset(self) -> tuple[NDArray[np.float64], float]:
         """Return the mean of the rows in these coordinates, and its length outside of the span."""
@@ -420,11 +424,8 @@ class Span:
         eigenvalues, vectors = np.linalg.eigh(A)
         eigenvalues = np.maximum(eigenvalues, 0)
         if n_components is not None:
-            moment = self.second_moment()
-            if from_origin:
-                mean, _ = self.offset()
-                moment = moment + len(self.coordinates) * np.outer(mean, mean)
-            eigenvalues, vectors = _leading(moment, eigenvalues, vectors, n_components)
+            root = vectors * np.sqrt(eigenvalues)
+            eigenvalues, vectors = _leading(self.second_moment(from_origin), root, n_components)
             scale = 0.0
         # A direction that the metric treats as everything outside the span needs no keeping.
         weights = eigenvalues - scale
@@ -451,17 +452,14 @@ class Span:
         return directions
 
 
-def _leading(second_moment, eigenvalues, vectors, n_components):
+def _leading(second_moment, root, n_components):
     """Eigenpairs of the metric that keeps the `n_components` leading directions of the rows."""
     if n_components > len(second_moment):
         raise ValueError(
             f"n_components={n_components} is more than the {len(second_moment)} dimensions that "
             "the rows of the constraints span: choose a smaller number."
         )
-    root = vectors * np.sqrt(eigenvalues)
-    # The principal axes of the rows under the metric, in coordinates up to a rotation.
-    _, axes = np.linalg.eigh(root.T @ second_moment @ root)
-    kept = root @ axes[:, -n_components:]
+    kept = shorten(root, second_moment, n_components)
     directions, singular, _ = np.linalg.svd(kept, full_matrices=False)
     return singular**2, directions
 
@@ -552,3 +550,10 @@ def _block_gram(block):
     columns, mean = block
     columns = columns.astype(np.float64) - mean
     return columns @ columns.T
+
+
+def shorten(root: NDArray, second_moment: NDArray, n_components: int) -> NDArray[np.float64]:
+    """Keep what a map, ``rows @ root``, has along the principal axes of the mapped rows."""
+    size = root.shape[1]
+    moment = root.T @ second_moment @ root
+    return root @ eigh(moment, subset_by_index=(size - n_components, size - 1))[1]

@@ -34,6 +34,8 @@ _GAMMA_FACTOR = 10.0
 # A stage ends when the squared Newton decrement is below.
 _STAGE_END = 0.3
 _MOST_PRODUCTS = 100
+# A path ends here: what a larger gamma changes is lost in rounding.
+_MOST_GAMMA = 1e8
 
 
 def solve_newton(problem: LogDetProblem, **options: Any) -> DualResult:
@@ -89,7 +91,7 @@ def follow_gamma(
         L.
     """
     L = _prior_factor(problem) if factor is None else factor
-    for gamma in gammas:
+    for gamma in np.minimum(gammas, _MOST_GAMMA):
         for _ in range(max_steps):
             Z, p, violation = _violations(problem, L)
             moved, decrement = _primal_step(problem, L, Z, p, violation, gamma)
@@ -171,7 +173,8 @@ def _primal_direction(Z, gradient, gamma):
     residual = -axes.T @ gradient @ axes
     squares = Z * Z
     curvature = gamma * squares.T @ squares
-    diagonal = cho_factor(np.eye(len(axes)) + curvature)
+    floor = max(1.0, 1e-12 * np.trace(curvature))  # below it, Cholesky fails by rounding
+    diagonal = cho_factor(floor * np.eye(len(axes)) + curvature)
     curvature = 1 + 2 * curvature
 
     def precondition(R):

@@ -239,6 +239,13 @@ def test_rates_by_the_cost(iris):
         quick(lr=0).fit(iris)
 
 
+def test_one_row_may_be_a_boolean(iris):
+    model = quick(max_iter=1).fit(iris)
+    np.testing.assert_array_equal(
+        model.sample(True, random_state=0), model.sample(1, random_state=0)
+    )
+
+
 def test_a_client_is_shared_by_clones_and_not_stored(iris):
     distributed = pytest.importorskip("distributed")
     client = object.__new__(distributed.Client)

@@ -339,3 +339,14 @@ def test_a_large_gamma_converges_on_random_labels(n_features):
         warnings.simplefilter("error", ConvergenceWarning)
         model = DITMLTransformer(gamma=1e5, max_iter=100, random_state=0).fit(X, y)
     assert model.kkt_residual_ < 1e-6
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_huge_gamma_is_no_failure_of_rounding():
+    rng = np.random.RandomState(0)
+    X, y = rng.randn(56, 7), np.arange(56) % 3
+    model = DITMLTransformer(
+        gamma=1e300, bound_percentiles="median", n_constraints=50, max_iter=20, random_state=0
+    )
+    with np.errstate(all="raise", under="ignore"):
+        assert np.isfinite(model.fit(X, y).get_mahalanobis_matrix()).all()
