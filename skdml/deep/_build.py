@@ -6,7 +6,8 @@ import copy
 import inspect
 import math
 import os
-from dataclasses import dataclass, field, fields
+import warnings
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from sklearn.model_selection import StratifiedShuffleSplit
 from skorch import callbacks as skorch_callbacks
 
+from ..metrics import map_at_r, recall_at_k
 from ..utils._fit import copy_part
 from ..utils._parts import params_of
 from ..utils._torch import choose_device
@@ -25,15 +27,17 @@ from ._data import (
     Coreset,
     augment_affine,
     augmented,
+    check_changes,
     choose_rows,
     classes_of_rank,
     count_batches,
     rotate_classes,
 )
-from ._train import EpochCallback, LossModule, MetricNet
+from ._train import EpochCallback, HeldOut, LossModule, MetricNet, embed
+from ._tuples import RankingLoss, TupleBatches, Tuples, split_tuples
 from .losses import get_loss, loss_parameters
 from .losses._wasserstein import TRANSPORT
-from .modules import find_module, module_arguments
+from .modules import Unchanged, find_module, module_arguments
 
 OPTIMIZERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
 # Callbacks of skorch that write or print: rank 0 does it for all.
@@ -44,6 +48,11 @@ _FIRST_ONLY = (
     skorch_callbacks.TrainEndCheckpoint,
 )
 _PATIENCE = 5
+# Smaller images are taken as rows.
+_SMALLEST_IMAGE = 8
+# An adapter holds out classes if there are so many, or samples if each class has so many.
+_MANY_CLASSES = 10
+_MANY_SAMPLES = 4
 
 
 @dataclass(frozen=True)
@@ -60,7 +69,7 @@ class Config:
     sample_shape : tuple of int
         The shape of one sample.
     n_classes : int
-        Classes of the training samples.
+        Classes of the training samples; 0 for pairs and triplets.
     seed : int
         Seeds everything.
     distributed : Distributed or None
@@ -77,6 +86,7 @@ class Config:
     optimizer: Any
     lr: float
     augment: tuple[Any, ...]
+    validation: str
     validation_fraction: float | None
     early_stopping: bool
     device: str
@@ -107,10 +117,60 @@ def make_config(estimator: Any, **values: Any) -> Config:
     return Config(**{**params, "part_params": estimator._part_params(), **values})
 
 
+def choose_defaults(
+    estimator: Any, X: NDArray, sample_shape: Any, codes: NDArray | Tuples
+) -> dict[str, Any]:
+    """Return the parameters of an estimator that are "auto", as its data decides.
+
+    Parameters
+    ----------
+    estimator : DeepMetricEmbedder
+        Has the parameters.
+    X : array of shape (n_samples, n_features)
+        The samples.
+    sample_shape : tuple of int
+        The shape of one sample.
+    codes : array of shape (n_samples,) or Tuples
+        Class numbers, or pairs or triplets.
+
+    Returns
+    -------
+    params : dict
+        `module`, `augment`, `lr`, `validation` and `early_stopping`.
+    """
+    module, augment = estimator.module, estimator.augment
+    if isinstance(module, str) and module == "auto":
+        module = "adapter" if _has_unit_rows(X) else "mlp"
+        if len(sample_shape) == 3 and min(sample_shape[1:]) >= _SMALLEST_IMAGE:
+            module, augment = "convnet", "affine" if augment is None else augment
+    is_adapter = isinstance(module, str) and module == "adapter"
+    has_many_classes, has_many = False, True
+    if isinstance(codes, np.ndarray):
+        counts = np.bincount(codes)
+        has_many_classes = np.count_nonzero(counts > 1) >= _MANY_CLASSES
+        has_many = has_many_classes or counts.min() >= _MANY_SAMPLES
+    chosen = {
+        "lr": 3e-4 if is_adapter else 0.002,
+        "validation": "classes" if is_adapter and has_many_classes else "samples",
+        "early_stopping": is_adapter and has_many,
+    }
+    chosen = {name: _given(getattr(estimator, name), value) for name, value in chosen.items()}
+    return {"module": module, "augment": check_changes(augment, sample_shape), **chosen}
+
+
+def _given(value, chosen):
+    return chosen if isinstance(value, str) and value == "auto" else value
+
+
+def _has_unit_rows(X):
+    some = np.asarray(X[:: -(-len(X) // 1000)], dtype=np.float64)
+    return bool(np.all(np.abs(np.linalg.norm(some, axis=1) - 1) < 1e-3))
+
+
 def build_training(
     config: Config,
     samples: torch.Tensor,
-    codes: NDArray,
+    codes: NDArray | Tuples,
     progress: Any,
     *,
     release: Any = None,
@@ -124,8 +184,8 @@ def build_training(
     ----------
     config : Config
         The parameters.
-    samples, codes : tensor, array
-        Samples and class numbers.
+    samples, codes : tensor, array or Tuples
+        Samples and class numbers, or pairs or triplets.
     progress : Progress
         Told of each epoch.
     release : callable, default=None
@@ -146,22 +206,80 @@ def build_training(
     watch : EpochCallback
         One of its callbacks.
     """
-    train, validation = _split(config, codes)
-
-    def select(rows):
-        return choose_rows(samples, torch.from_numpy(rows), release)
-
-    rows, labels = select(train), torch.from_numpy(codes[train])
-    held_out = None if validation is None else (select(validation), codes[validation])
-    make_metric = partial(_clouds.make_metric, config) if config.loss in TRANSPORT else None
     average = None if ranks is None else ranks.mean
-    watch = EpochCallback(progress, held_out, average, make_metric, attributes)
-    batches = _build_batches(config, rows, labels, ranks)
+    if isinstance(codes, Tuples):
+        rows, labels, batches, held_out = _build_tuples(config, samples, codes, release)
+    else:
+        train, validation = _split(config, codes)
+
+        def select(rows):
+            return choose_rows(samples, torch.from_numpy(rows), release)
+
+        rows = select(train)
+        labels = torch.from_numpy(np.unique(codes[train], return_inverse=True)[1])
+        batches = _build_batches(config, rows, labels, ranks)
+        held_out = None
+        if validation is not None:
+            held_out = HeldOut(select(validation), *_choose_score(config, codes[validation]))
+    watch = EpochCallback(progress, held_out, average, attributes, config.early_stopping)
     net = build_net(config, watch, len(batches), ranks, **net_params)
     net.batches_ = batches
     if config.coreset is not None:
         batches.choose = partial(_clouds.choose_coreset, config, net, rows, labels.numpy())
     return net, rows, labels, watch
+
+
+def _build_tuples(config, samples, tuples, release):
+    """Return rows, targets, batches and what is held out, for pairs or triplets."""
+    fraction = config.validation_fraction
+    if fraction is None and config.early_stopping:
+        fraction = 0.1
+    rows = choose_rows(samples, torch.arange(len(samples)), release)
+    held_out = None
+    if fraction is not None:
+        tuples, rest = split_tuples(tuples, fraction, config.seed)
+        used, places = np.unique(rest.rows, return_inverse=True)
+        rest = replace(rest, rows=places.reshape(rest.rows.shape))
+        some = choose_rows(samples, torch.from_numpy(used), release)
+        held_out = HeldOut(some, "valid_order", rest.score)
+    size = config.classes_per_batch * config.samples_per_class // tuples.rows.shape[1]
+    rng, transform = np.random.default_rng(config.seed), _build_transform(config)
+    batches = TupleBatches(rows, tuples, max(2, size), rng, transform)
+    return torch.from_numpy(tuples.rows), tuples.targets(), batches, held_out
+
+
+def keep_better(config: Config, samples: torch.Tensor, codes: Any, net: Any) -> None:
+    """Leave samples as they are, with a warning, where the network is worse on held-out classes."""
+    if config.validation != "classes" or isinstance(codes, Tuples):
+        return
+    _, validation = _split(config, codes)
+    if validation is None:
+        return
+    held_out = samples[torch.from_numpy(validation)]
+    _, score = _choose_score(config, codes[validation])
+    before, after = score(embed(Unchanged(), held_out)), score(embed(net.module_, held_out))
+    if before > after:
+        warnings.warn(
+            f"the network is worse than X itself on held-out classes (MAP@R {after:.3f} and "
+            f"{before:.3f}), so transform returns X in unit length. Try module='adapter', more "
+            "classes, or another lr.",
+            stacklevel=4,
+        )
+        net.module_ = Unchanged()
+
+
+def _choose_score(config, codes):
+    """Return the name of the score of held-out samples, and its function of embeddings."""
+    if config.validation == "classes":
+        return "valid_map", partial(map_at_r, labels=codes)
+
+    def recall(embeddings):
+        metric = "euclidean"
+        if config.loss in TRANSPORT:
+            metric = _clouds.make_metric(config, embeddings)
+        return recall_at_k(embeddings, codes, k=1, metric=metric)
+
+    return "valid_recall", recall
 
 
 def _split(config, codes):
@@ -170,7 +288,9 @@ def _split(config, codes):
     if fraction is None:
         if not config.early_stopping:
             return np.arange(len(codes)), None
-        fraction = 0.1
+        fraction = 0.2 if config.validation == "classes" else 0.1
+    if config.validation == "classes":
+        return _split_classes(config, codes, fraction)
     # Two of some class at least, or there is no recall.
     n_held_out = max(int(fraction * len(codes)), config.n_classes + 1)
     splitter = StratifiedShuffleSplit(1, test_size=n_held_out, random_state=config.seed)
@@ -180,6 +300,21 @@ def _split(config, codes):
         raise ValueError(
             f"validation_fraction={fraction}: cannot hold out samples of each class: {error}"
         ) from error
+
+
+def _split_classes(config, codes, fraction):
+    """Return the rows of some classes to train on, and of others that are held out."""
+    several = np.flatnonzero(np.bincount(codes) > 1)
+    n_held_out = max(2, round(fraction * len(several)))
+    if len(several) - n_held_out < 2:
+        raise ValueError(
+            f"validation='classes' holds out {n_held_out} classes with two samples or more, but y "
+            f"has {len(several)}: two must be left to learn from. Use validation='samples', or "
+            "early_stopping=False with validation_fraction=None."
+        )
+    chosen = np.random.default_rng(config.seed).permutation(several)[:n_held_out]
+    is_held_out = np.isin(codes, chosen)
+    return np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
 
 
 def _build_batches(config, samples, labels, ranks):
@@ -220,6 +355,8 @@ def _build_transform(config):
 def _build_loss(config):
     """Return the loss, with what it has to know of the classes and the embedding."""
     params = config.params_of("loss")
+    if not config.n_classes:
+        return RankingLoss(**params)
     if isinstance(config.loss, str):
         known: dict[str, Any] = {
             "num_classes": config.n_classes * (4 if config.rotates_classes else 1),
@@ -293,7 +430,11 @@ def _build_callbacks(config, watch, n_batches, is_first):
     callbacks += given
     if config.early_stopping:
         stopping = skorch_callbacks.EarlyStopping(
-            "valid_recall", patience=_PATIENCE, lower_is_better=False, load_best=True, sink=_quiet
+            watch.held_out.name,
+            patience=_PATIENCE,
+            lower_is_better=False,
+            load_best=True,
+            sink=_quiet,
         )
         callbacks.append(("early_stopping", stopping))
     names = [callback[0] for callback in callbacks if isinstance(callback, tuple)]

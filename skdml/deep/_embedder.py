@@ -25,9 +25,10 @@ from ..utils._torch import seeded_torch
 from ..utils._typing import MatrixLike, RandomStateLike
 from ..utils.validation import encode, label_vector
 from . import _clouds
-from ._build import OPTIMIZERS, build_training, make_config
-from ._data import SamplesMixin, check_changes, check_coreset, choose_rows, page_release
+from ._build import OPTIMIZERS, build_training, choose_defaults, keep_better, make_config
+from ._data import SamplesMixin, check_coreset, choose_rows, page_release
 from ._train import embed, read_history, train
+from ._tuples import check_tuples
 from .distributed import Distributed, choose_options
 from .losses._wasserstein import TRANSPORT
 from .modules import NAMED
@@ -54,13 +55,16 @@ class DeepMetricEmbedder(
 
     Parameters
     ----------
-    module : {"mlp", "convnet"}, class or torch.nn.Module, default="mlp"
-        The network: fully connected, for tables; convolutional, for images; or a subclass of
-        ``torch.nn.Module``. Its constructor gets `n_features`, `input_shape` and
-        `n_components`, as far as it has such parameters, and what is given as ``module__...``.
-        Of a network that exists already, a copy is trained, from its weights on.
+    module : {"auto", "mlp", "convnet", "adapter"}, class or torch.nn.Module, default="auto"
+        The network: fully connected, for tables; convolutional, for images; a small change of
+        vectors that come from another network, the identity at the start (linear, or with
+        ``module__hidden=512`` units); or a subclass of ``torch.nn.Module``. Its constructor gets
+        `n_features`, `input_shape` and `n_components`, as far as it has such parameters, and what
+        is given as ``module__...``. Of a network that exists already, a copy is trained, from its
+        weights on. "auto" is "convnet" with ``augment="affine"`` for images of 8 x 8 and more,
+        "adapter" for rows of unit length, and "mlp" for others.
     n_components : int, default=64
-        Columns of the embedding.
+        Columns of the embedding; that of "adapter" has as many as X.
     loss : str or callable, default="multi-similarity"
         A name that :func:`skdml.deep.losses.get_loss` knows, with its parameters as
         ``loss__...``, or any function of embeddings and labels that returns a scalar tensor.
@@ -83,18 +87,24 @@ class DeepMetricEmbedder(
         these are new classes, 60 at least.
     optimizer : {"adam", "adamw", "sgd"} or class, default="adam"
         The optimiser, with further parameters as ``optimizer__...``.
-    lr : float, default=0.002
-        The learning rate at the beginning. It falls to zero along a cosine, unless `callbacks`
-        has a schedule of its own.
+    lr : float or "auto", default="auto"
+        The learning rate at the beginning; "auto" is 0.0003 for "adapter" and 0.002 for others.
+        It falls to zero along a cosine, unless `callbacks` has a schedule of its own.
     augment : {"affine", "class-rotations"}, callable or list of these, default=None
         Random changes of the samples of a batch: "affine" rotates, scales, shears and shifts
         images a little; "class-rotations" rotates images by multiples of 90 degrees, which then
         count as new classes; a callable takes and returns a tensor.
+    validation : {"auto", "samples", "classes"}, default="auto"
+        What is held out: samples of all classes, scored by recall@1, or all samples of some
+        classes, scored by MAP@R, for a search among classes that are not in y. A network that is
+        worse than X itself on held-out classes is dropped, with a warning: `transform` then
+        returns X, in unit length. "auto" is "classes" for "adapter" with 10 classes or more.
     validation_fraction : float, default=None
-        The share of the samples that is held out to measure recall@1 after each epoch.
-    early_stopping : bool, default=False
-        Stop when that recall has not risen for 5 epochs, and keep the best weights. Holds out a
-        tenth of the samples if `validation_fraction` is None.
+        The share of the samples, or of the classes, that is held out and scored after each epoch.
+    early_stopping : bool or "auto", default="auto"
+        Stop when that score has not risen for 5 epochs, and keep the best weights, or those before
+        the first step where none were better. Holds out a tenth of the samples, or a fifth of the
+        classes, if `validation_fraction` is None. "auto" is True for "adapter" alone.
     device : str, default="auto"
         Where to train: "cpu", "cuda", ...; "auto" takes a GPU if there is one.
     callbacks : list of skorch callbacks, default=None
@@ -126,7 +136,8 @@ class DeepMetricEmbedder(
         `metric`.
     history_ : dict of str to list
         For every epoch "loss", "seconds" since the start of training and, with held-out samples,
-        "valid_recall".
+        "valid_recall", "valid_map" of held-out classes, or "valid_order" of held-out pairs
+        (ROC AUC; Spearman's correlation of grades) or triplets (the share in the right order).
     consensus_ : ndarray of shape (n_epochs,)
         After each epoch, the distance of a worker's backbone from that of its left neighbour,
         mean over workers. Only with several workers, as the next two.
@@ -139,7 +150,7 @@ class DeepMetricEmbedder(
     n_components_ : int
         Columns of the embedding.
     classes_ : ndarray of shape (n_classes,)
-        The classes of training.
+        The classes of training, where there were classes.
     n_features_in_ : int
         Number of features seen during `fit`; of an image, of all its values.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -162,7 +173,7 @@ class DeepMetricEmbedder(
     """
 
     _parameter_constraints: dict = {
-        "module": [StrOptions(set(NAMED)), callable],
+        "module": [StrOptions({"auto", *NAMED}), callable],
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "loss": [str, callable],
         "coreset": [Real, tuple, list, None],
@@ -171,10 +182,11 @@ class DeepMetricEmbedder(
         "samples_per_class": [Interval(Integral, 2, None, closed="left")],
         "max_epochs": [Interval(Integral, 1, None, closed="left")],
         "optimizer": [StrOptions(set(OPTIMIZERS)), callable],
-        "lr": [Interval(Real, 0, 1e38, closed="right")],
+        "lr": [Interval(Real, 0, 1e38, closed="right"), StrOptions({"auto"})],
         "augment": [str, callable, list, tuple, None],
+        "validation": [StrOptions({"auto", "samples", "classes"})],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither"), None],
-        "early_stopping": ["boolean"],
+        "early_stopping": ["boolean", StrOptions({"auto"})],
         "device": [str],
         "callbacks": [list, tuple, None],
         "n_workers": [Interval(Integral, 1, None, closed="left")],
@@ -196,7 +208,7 @@ class DeepMetricEmbedder(
 
     def __init__(
         self,
-        module: str | Callable[..., Any] = "mlp",
+        module: str | Callable[..., Any] = "auto",
         n_components: int = 64,
         loss: str | Callable[..., Any] = "multi-similarity",
         coreset: float | tuple[float, int] | None = None,
@@ -205,10 +217,11 @@ class DeepMetricEmbedder(
         samples_per_class: int = 5,
         max_epochs: int = 20,
         optimizer: str | Callable[..., Any] = "adam",
-        lr: float = 0.002,
+        lr: float | str = "auto",
         augment: str | Callable[..., Any] | Sequence[Any] | None = None,
+        validation: str = "auto",
         validation_fraction: float | None = None,
-        early_stopping: bool = False,
+        early_stopping: bool | str = "auto",
         device: str = "auto",
         callbacks: Sequence[Any] | None = None,
         n_workers: int = 1,
@@ -228,6 +241,7 @@ class DeepMetricEmbedder(
         self.optimizer = optimizer
         self.lr = lr
         self.augment = augment
+        self.validation = validation
         self.validation_fraction = validation_fraction
         self.early_stopping = early_stopping
         self.device = device
@@ -247,16 +261,40 @@ class DeepMetricEmbedder(
     # Fit
 
     @fit_method
-    def fit(self, X: MatrixLike, y: ArrayLike) -> Self:
-        """Train the network.
+    def fit(
+        self,
+        X: MatrixLike,
+        y: ArrayLike | None = None,
+        *,
+        pairs: ArrayLike | None = None,
+        pair_labels: ArrayLike | None = None,
+        pair_similarity: ArrayLike | None = None,
+        pair_weight: ArrayLike | None = None,
+        triplets: ArrayLike | None = None,
+    ) -> Self:
+        """Train the network on classes, on pairs or on triplets.
+
+        Pairs and triplets are learned by their order: the cosine of a more similar pair should be
+        larger than that of a less similar one. `loss` is not used then; ``loss__scale`` is how
+        sharply cosines are told apart (20).
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features) or (n_samples, channels, height, width)
             The samples. A memory-mapped array of float32 stays on disk, as for
             ``np.load(path, mmap_mode="r")``.
-        y : array-like of shape (n_samples,)
-            Class labels, numbers or strings.
+        y : array-like of shape (n_samples,), default=None
+            Class labels, numbers or strings. Ignored where pairs or triplets are given.
+        pairs : array-like of shape (n_pairs, 2), default=None
+            Row indices into X.
+        pair_labels : array-like of shape (n_pairs,), default=None
+            +1 for similar pairs, -1 for dissimilar ones.
+        pair_similarity : array-like of shape (n_pairs,), default=None
+            Grades in place of labels: the larger, the more similar.
+        pair_weight : array-like of shape (n_pairs,), default=None
+            What each pair, or triplet, counts.
+        triplets : array-like of shape (n_triplets, 3), default=None
+            Row indices into X: anchor, near sample, far sample.
 
         Returns
         -------
@@ -266,14 +304,20 @@ class DeepMetricEmbedder(
         self._check_part_params()
         given = X
         X, self._sample_shape = self._check_samples(X, reset=True)
-        self.classes_, codes = encode_labels(y, len(X), type(self).__name__)
+        codes: Any
+        if pairs is None and triplets is None:
+            self.classes_, codes = encode_labels(y, len(X), type(self).__name__)
+        else:
+            self._check_tuple_params()
+            codes = check_tuples(len(X), pairs, pair_labels, pair_similarity, triplets, pair_weight)
+        is_classes = isinstance(codes, np.ndarray)
         config = make_config(
             self,
-            augment=check_changes(self.augment, self._sample_shape),
-            coreset=check_coreset(self.coreset, codes),
+            **choose_defaults(self, X, self._sample_shape, codes),
+            coreset=check_coreset(self.coreset, codes) if is_classes else None,
             distributed=choose_options(self.distributed, self.n_workers),
             sample_shape=self._sample_shape,
-            n_classes=len(self.classes_),
+            n_classes=len(self.classes_) if is_classes else 0,
             seed=int(check_random_state(self.random_state).randint(2**31)),
         )
         if config.loss in TRANSPORT:
@@ -294,8 +338,25 @@ class DeepMetricEmbedder(
                 }
                 with seeded_torch(config.seed):
                     net = train(*build_training(config, samples, codes, progress, **params))
+            keep_better(config, samples, codes, net)
             self.__dict__.update(_attributes(config, samples, net))
         return self
+
+    def _check_tuple_params(self):
+        """Refuse what is for classes alone."""
+        refused = {
+            "loss": self.loss != "multi-similarity",
+            "coreset": self.coreset is not None,
+            "n_workers": self.n_workers > 1,
+            "distributed": self.distributed is not None,
+            "augment": "class-rotations" in np.atleast_1d(np.array(self.augment, dtype=object)),
+        }
+        for name, is_set in refused.items():
+            if is_set:
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r} is for training on classes: leave it at its "
+                    "default with pairs and triplets."
+                )
 
     # Use
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +16,6 @@ from skorch.dataset import unpack_data
 from torch import nn
 from torch.nn import functional
 
-from ..metrics import recall_at_k
 from ..utils._torch import LastGood, NotFinite, has_finite_weights
 from ._data import Rows
 from .modules import check_embeddings
@@ -96,34 +95,70 @@ def _is_stop_of_callback(error):
     return code.co_name.startswith("on_") and isinstance(variables.get("self"), Callback)
 
 
+class HeldOut(NamedTuple):
+    """Samples that are not trained on.
+
+    Attributes
+    ----------
+    samples : tensor or Rows
+        The samples.
+    name : str
+        Of the score in the history, such as "valid_recall".
+    score : callable
+        Of their embeddings; the larger the better.
+    """
+
+    samples: Any
+    name: str
+    score: Callable[[NDArray], float]
+
+
 @dataclass(eq=False, repr=False)
 class EpochCallback(Callback):
-    """After each epoch: recall@1 on held-out samples, a copy of the weights, progress.
+    """After each epoch: the score of held-out samples, a copy of the weights, progress.
 
     Parameters
     ----------
     progress : FitProgress
         Told of each epoch.
-    validation : tuple (X, y) or None
+    held_out : HeldOut or None
         Held-out samples.
     average : callable, default=None
-        Makes the recall that of all ranks, where there are several.
-    make_metric : callable, default=None
-        Returns the distance to search by, for given embeddings; None: the Euclidean one.
+        Makes the score that of all ranks, where there are several.
     attributes : callable, default=None
         Returns the fitted attributes of the estimator, for the net as it is.
+    keeps_start : bool, default=False
+        Whether the weights before the first step are kept where no epoch has a better score.
     """
 
     progress: Any = None
-    validation: tuple[Any, NDArray] | None = None
+    held_out: HeldOut | None = None
     average: Callable[[float], float] | None = None
-    make_metric: Callable[..., Any] | None = None
     attributes: Callable[[Any], dict[str, Any]] | None = None
+    keeps_start: bool = False
     good_: Any = field(default=None, init=False)
+    start_: Any = field(default=None, init=False)
 
     def on_train_begin(self, net: Any, *args: Any, **kwargs: Any) -> None:
         """Begin to keep the last good weights."""
         self.good_ = LastGood(net.module_)
+        if self.keeps_start and not len(net.history):
+            state = {name: value.clone() for name, value in net.module_.state_dict().items()}
+            self.start_ = self._score(net), state
+
+    def restore_start(self, net: Any) -> None:
+        """Go back to the start where no epoch was better."""
+        if self.start_ is not None:
+            score, state = self.start_
+            scores = [epoch[self.held_out.name] for epoch in net.history if "train_loss" in epoch]
+            if score >= max(scores, default=-np.inf):
+                net.module_.load_state_dict(state)
+
+    def _score(self, net, is_good=True):
+        score = -1.0
+        if is_good:
+            score = self.held_out.score(embed(net.module_, self.held_out.samples, net.device))
+        return score if self.average is None else self.average(score)
 
     def on_epoch_begin(self, net: Any, **kwargs: Any) -> None:
         """Begin an epoch."""
@@ -133,16 +168,10 @@ class EpochCallback(Callback):
         """Score, snapshot the weights, report."""
         figures = {"loss": net.history[-1, "train_loss"]}
         is_good = self.good_.save()
-        if self.validation is not None:
-            X, y = self.validation
-            embeddings = embed(net.module_, X, net.device)
-            recall = 0.0
-            if is_good:
-                metric = "euclidean" if self.make_metric is None else self.make_metric(embeddings)
-                recall = recall_at_k(embeddings, y, k=1, metric=metric)
-            recall = recall if self.average is None else self.average(recall)
-            net.history.record("valid_recall", recall)
-            figures["recall"] = recall
+        if self.held_out is not None:
+            score = self._score(net, is_good)
+            net.history.record(self.held_out.name, score)
+            figures[self.held_out.name.removeprefix("valid_")] = score
         attributes = None if self.attributes is None else partial(self.attributes, net)
         if self.progress.step(attributes, **figures):
             raise KeyboardInterrupt  # ends the training, as skorch has it
@@ -186,6 +215,7 @@ def train(net: Any, rows: Any, labels: torch.Tensor, watch: EpochCallback) -> An
         raise KeyboardInterrupt from None
     except NotFinite as error:
         watch.good_.restore(error, net.lr, stacklevel=5)
+    watch.restore_start(net)
     net.batches_ = None
     watch.__dict__.update(dict.fromkeys(vars(watch)))
     return net

@@ -172,7 +172,50 @@ class ConvNet(nn.Module):
         return output.flatten(1)[:, : self.n_components]
 
 
-NAMED = {"mlp": MLP, "convnet": ConvNet}
+class Adapter(nn.Module):
+    """A small change of vectors that come from another network: the identity at the start.
+
+    Rows are scaled to unit length; the output is x + W x, or with hidden units
+    x + B relu(A x), where W and B begin at zero.
+
+    Parameters
+    ----------
+    n_features : int
+        Columns of the input and of the output.
+    hidden : int or None, default=None
+        Hidden units; None makes the change linear.
+    """
+
+    def __init__(self, n_features: int, hidden: int | None = None) -> None:
+        super().__init__()
+        refuse_if_too_large(
+            (n_features, n_features if hidden is None else hidden),
+            "the adapter would have weights",
+            "Reduce the columns first, or give fewer module__hidden.",
+        )
+        self.change: nn.Module = nn.Linear(n_features, n_features, bias=False)
+        last = self.change
+        if hidden is not None:
+            last = nn.Linear(hidden, n_features)
+            self.change = nn.Sequential(nn.Linear(n_features, hidden), nn.ReLU(), last)
+        for weights in last.parameters():
+            nn.init.zeros_(weights)
+
+    def forward(self, X: torch.Tensor) -> torch.Tensor:
+        """Return the changed rows."""
+        X = nn.functional.normalize(X.flatten(1))
+        return X + self.change(X)
+
+
+class Unchanged(nn.Module):
+    """Returns samples as rows, as they are."""
+
+    def forward(self, X: torch.Tensor) -> torch.Tensor:
+        """Return the rows."""
+        return X.flatten(1)
+
+
+NAMED = {"mlp": MLP, "convnet": ConvNet, "adapter": Adapter}
 
 
 def find_module(module: Any) -> Any:
@@ -194,8 +237,8 @@ def find_module(module: Any) -> Any:
         module = NAMED.get(module, module)
     if not (inspect.isclass(module) and issubclass(module, nn.Module)):
         raise TypeError(
-            "module must be 'mlp', 'convnet', a subclass of torch.nn.Module or a network, got "
-            f"{module!r}."
+            "module must be 'auto', 'mlp', 'convnet', 'adapter', a subclass of torch.nn.Module or "
+            f"a network, got {module!r}."
         )
     return module
 

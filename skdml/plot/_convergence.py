@@ -20,6 +20,8 @@ _LABELS = {
     "value": "dual value",
     "train_loss": "training loss",
     "valid_recall": "recall@1 of held-out samples",
+    "valid_order": "order of held-out pairs",
+    "valid_map": "MAP@R of held-out classes",
     "validation_loss": "loss of held-out queries",
     "ndcg": "NDCG@10 of held-out queries",
     "validation": "mean cost of votes, held out",

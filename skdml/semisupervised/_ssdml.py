@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 from ..deep._build import OPTIMIZERS
 from ..deep._data import SamplesMixin, augment_affine, check_changes
 from ..deep._train import embed
-from ..deep.modules import NAMED, find_module, module_arguments
+from ..deep.modules import find_module, module_arguments
 from ..metrics import recall_at_k
 from ..utils._bases import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from ..utils._fit import FitProgress, copy_part, fit_method
@@ -168,7 +168,7 @@ class SSDMLEmbedder(
     _parameter_constraints: dict = {
         "method": [str],
         "recipe": [StrOptions({"default", "paper"})],
-        "module": [StrOptions(set(NAMED)), callable, None],
+        "module": [StrOptions({"mlp", "convnet"}), callable, None],
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "n_neighbors": [Interval(Integral, 2, None, closed="left")],
         "propagation": [Interval(Real, 0, 1, closed="neither")],
