@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import re
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Self
 
@@ -20,7 +22,7 @@ from ..utils._bases import BaseEstimator, ClassifierMixin
 from ..utils._fit import FitProgress, fit_method
 from ..utils._sklearn import EstimatorMixin, Interval
 from ..utils._typing import MatrixLike, RandomStateLike, Request
-from ..utils.validation import check_given, check_numbers
+from ..utils.validation import check_given, check_numbers, naming
 from ._pair_rows import check_pair_array, find_rows, number_in_order
 from ._thresholds import STRATEGIES, best_threshold, fit_sigmoid
 
@@ -42,7 +44,7 @@ class PairClassifier(ClassifierMixin, EstimatorMixin, BaseEstimator):
         is cloned. None is ``GMMLTransformer(random_state=random_state)``.
     preprocessor : {array-like, sparse matrix, callable}, default=None
         The rows, for pairs of indices. A callable gets a vector of distinct indices, of which it
-        may have its own kind such as names of files, and returns their rows.
+        may have its own kind such as names of files, and returns their rows. Clones share it.
     cv : int, splitter, iterable or None, default=5
         Folds of the training pairs, each of which is held out once, for the threshold and the
         probabilities. An integer gives stratified folds in which equal pairs are together, at
@@ -81,7 +83,7 @@ class PairClassifier(ClassifierMixin, EstimatorMixin, BaseEstimator):
     >>> learner = GMMLTransformer(geodesic=0.3, random_state=0)
     >>> model = PairClassifier(learner, preprocessor=X, random_state=0)
     >>> scores = cross_val_score(model, pairs, y)  # ROC AUC
-    >>> scores.mean() > 0.9
+    >>> bool(scores.mean() > 0.9)
     True
     """
 
@@ -128,6 +130,14 @@ class PairClassifier(ClassifierMixin, EstimatorMixin, BaseEstimator):
         tags.input_tags.three_d_array = True
         return tags
 
+    def __sklearn_clone__(self) -> Self:
+        # Clones share the rows, which would be copied in every fit of a search.
+        bare = copy.copy(self)
+        bare.preprocessor = None
+        clone = super(PairClassifier, bare).__sklearn_clone__()
+        clone.preprocessor = self.preprocessor
+        return clone
+
     @fit_method
     def fit(self, pairs: MatrixLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Learn the metric, the threshold and the probabilities.
@@ -159,7 +169,14 @@ class PairClassifier(ClassifierMixin, EstimatorMixin, BaseEstimator):
 
         def learn(part):
             extra = {} if sample_weight is None else {"pair_weight": weights[part]}
-            return clone(learner).fit(rows, pairs=places[part], pair_labels=labels[part], **extra)
+            extra |= {"pairs": places[part], "pair_labels": labels[part]}
+            try:
+                return clone(learner).fit(rows, **extra)
+            except ValueError as error:
+                message = str(error).replace("pair_labels", "y")
+                if re.match(r"(Input )?X\b", message):
+                    message = f"pairs, as the rows X of the learner: {message}"
+                raise ValueError(message) from error
 
         with FitProgress(self, total=len(folds) + 1, X=given, y=y, description="fit") as progress:
             progress.begin()
@@ -200,6 +217,10 @@ class PairClassifier(ClassifierMixin, EstimatorMixin, BaseEstimator):
             raise TypeError(
                 f"sample_weight was given, and learner is {name}, whose fit has no pair_weight."
             )
+        if hasattr(
+            learner, "_parameter_constraints"
+        ):  # which scikit-learn skips inside of another fit
+            learner._validate_params()
         return learner
 
     def _check_labels(self, y, n_pairs):
@@ -235,7 +256,9 @@ class PairClassifier(ClassifierMixin, EstimatorMixin, BaseEstimator):
                 inside = np.isin(codes, test)
                 yield np.flatnonzero(~inside), np.flatnonzero(inside)
             return
-        for train, test in check_cv(self.cv, labels, classifier=True).split(pairs, labels):
+        with naming("cv"):
+            folds = list(check_cv(self.cv, labels, classifier=True).split(pairs, labels))
+        for train, test in folds:
             _check_both_kinds(labels[train], "cv: in the training part of a fold, ")
             yield train, test
 
@@ -253,7 +276,7 @@ class PairClassifier(ClassifierMixin, EstimatorMixin, BaseEstimator):
             Not negative.
         """
         check_is_fitted(self)
-        rows, places = find_rows(check_pair_array(pairs), self.preprocessor)
+        rows, places = find_rows(check_pair_array(pairs), self.preprocessor, distinct=False)
         if rows.shape[1] != self.n_features_in_:
             raise ValueError(
                 f"pairs has rows of {rows.shape[1]} features, but {type(self).__name__} is "

@@ -31,7 +31,9 @@ def check_pair_array(pairs: Any) -> NDArray:
     return pairs
 
 
-def find_rows(pairs: NDArray, preprocessor: Any = None) -> tuple[Any, NDArray]:
+def find_rows(
+    pairs: NDArray, preprocessor: Any = None, *, distinct: bool = True
+) -> tuple[Any, NDArray]:
     """Return the distinct rows of pairs, in the order in which they come, and index pairs.
 
     Parameters
@@ -40,6 +42,8 @@ def find_rows(pairs: NDArray, preprocessor: Any = None) -> tuple[Any, NDArray]:
         As `check_pair_array` returns them.
     preprocessor : {array-like, sparse matrix, callable}, default=None
         The rows that indices refer to.
+    distinct : bool, default=True
+        False may leave equal vectors apart, to save the search for them.
 
     Returns
     -------
@@ -48,6 +52,8 @@ def find_rows(pairs: NDArray, preprocessor: Any = None) -> tuple[Any, NDArray]:
     places : ndarray of shape (n_pairs, 2)
         The two rows of each pair.
     """
+    if pairs.ndim == 3 and not distinct:
+        return pairs.reshape(-1, pairs.shape[2]), np.arange(2 * len(pairs)).reshape(-1, 2)
     first, codes = find_entities(pairs)
     if pairs.ndim == 3:
         return pairs.reshape(-1, pairs.shape[2])[first], codes
@@ -65,12 +71,22 @@ def find_entities(pairs: NDArray, name: str = "pairs") -> tuple[NDArray, NDArray
     Sides are vectors, or indices; they are numbered in the order in which they come.
     """
     sides = pairs.reshape(-1, *pairs.shape[2:])
-    if sides.ndim == 2:  # rows as bytes, and no negative zeros
-        sides = np.ascontiguousarray(sides + 0.0)
-        sides = sides.view(np.dtype((np.void, sides.dtype.itemsize * sides.shape[1])))[:, 0]
     with naming(name):
-        first, codes = number_in_order(sides)
+        first, codes = _number_rows(sides) if sides.ndim == 2 else number_in_order(sides)
     return first, codes.reshape(-1, 2)
+
+
+def _number_rows(rows):
+    """Number distinct rows in the order in which they come."""
+    rows = np.ascontiguousarray(rows + 0.0)  # no negative zeros
+    bits = rows.view(np.uint32 if rows.itemsize == 4 else np.uint64).astype(np.uint64)
+    bits ^= bits >> np.uint64(32)  # the lower half of short numbers is 0
+    factors = np.random.default_rng(0).integers(2**64, size=rows.shape[1], dtype=np.uint64)
+    first, codes = number_in_order(bits @ (factors | np.uint64(1)))
+    if not np.array_equal(rows[first][codes], rows):  # different rows with one hash
+        as_bytes = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1])))
+        first, codes = number_in_order(as_bytes[:, 0])
+    return first, codes
 
 
 def number_in_order(values: NDArray) -> tuple[NDArray, NDArray]:

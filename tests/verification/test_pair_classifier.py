@@ -186,6 +186,10 @@ def test_the_learner_is_cloned(digits):
     with pytest.raises(NotFittedError):
         check_is_fitted(learner)
     assert "learner__gamma" in model.get_params()
+    copy = clone(model)
+    assert copy.preprocessor is model.preprocessor  # not copied in every fit of a search
+    assert copy.learner is not learner
+    assert not hasattr(copy, "learner_")
 
 
 # Threshold
@@ -376,3 +380,22 @@ def test_no_warnings(digits):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         PairClassifier(preprocessor=X, cv=2, random_state=0).fit(pairs, y).predict_proba(pairs)
+
+
+def test_errors_of_the_learner_say_what_its_rows_are(digits):
+    X, pairs, y = digits
+    model = PairClassifier(GMMLTransformer(geodesic=0.3), cv=2)
+    with pytest.raises(ValueError, match="pairs, as the rows X of the learner: X has values up to"):
+        model.fit(X[pairs] * 1e200, y)
+    to_itself = np.where(y[:, None] > 0, pairs[:, :1], pairs)
+    itself = pytest.warns(UserWarning, match="paired a row with itself")
+    with itself, pytest.raises(ValueError, match=r"^y has no similar .* pair left"):
+        model.fit(X[to_itself], y)
+    with pytest.raises(ValueError, match=r"^The 'reg' parameter of GMMLTransformer"):
+        model.set_params(learner__reg=-1).fit(X[pairs], y)
+
+
+def test_bad_folds(digits):
+    X, pairs, y = digits
+    with pytest.raises(TypeError, match=r"^cv: "):
+        PairClassifier(GMMLTransformer(geodesic=0.3), X, cv=[1, 2]).fit(pairs, y)

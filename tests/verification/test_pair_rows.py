@@ -45,6 +45,34 @@ def test_zero_and_minus_zero_are_one_row():
     assert places.tolist() == [[0, 0], [1, 0]]
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_distinct_rows_are_those_of_numpy(dtype):
+    rng = np.random.default_rng(0)
+    for values in (rng.integers(0, 3, (400, 2, 3)), rng.standard_normal((400, 2, 1)).round(1)):
+        pairs = values.astype(dtype)
+        rows, places = find_rows(pairs)
+        np.testing.assert_array_equal(rows[places], pairs)
+        assert len(rows) == len(np.unique(pairs.reshape(-1, pairs.shape[2]), axis=0))
+
+
+def test_rows_with_one_hash_are_told_apart(monkeypatch):
+    class Zeros:
+        def integers(self, high, size, dtype):
+            return np.zeros(size, dtype=dtype)
+
+    monkeypatch.setattr(np.random, "default_rng", lambda seed: Zeros())  # the hash is the sum
+    pairs = np.array([[[1.0, 2.0], [2.0, 1.0]], [[2.0, 1.0], [3.0, 4.0]]])
+    rows, places = find_rows(pairs)
+    assert rows.tolist() == [[1, 2], [2, 1], [3, 4]]
+    assert places.tolist() == [[0, 1], [1, 2]]
+
+
+def test_all_rows_may_stay_apart():
+    rows, places = find_rows(X[PAIRS], distinct=False)
+    assert len(rows) == 2 * len(PAIRS)
+    np.testing.assert_array_equal(rows[places], X[PAIRS])
+
+
 def test_numbers_in_order():
     first, codes = number_in_order(np.array([7, 3, 7, 9, 3]))
     assert first.tolist() == [0, 1, 3]
