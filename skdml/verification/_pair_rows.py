@@ -77,7 +77,7 @@ def find_entities(pairs: NDArray, name: str = "pairs") -> tuple[NDArray, NDArray
 
 
 def _number_rows(rows):
-    """Number distinct rows in the order in which they come."""
+    """Give numbers to distinct rows, in the order in which they come."""
     rows = np.ascontiguousarray(rows + 0.0)  # no negative zeros
     bits = rows.view(np.uint32 if rows.itemsize == 4 else np.uint64).astype(np.uint64)
     bits ^= bits >> np.uint64(32)  # the lower half of short numbers is 0
