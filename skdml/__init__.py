@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         semisupervised,
         transport,
         utils,
+        verification,
     )
     from .asymmetric import AsymmetricMetricClassifier
     from .deep import DeepMetricEmbedder
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from .linear import DITMLTransformer, GMMLTransformer, NeighborhoodGerrymandering
     from .ranking import LocalGMMLRanker
     from .semisupervised import SSDMLEmbedder
+    from .verification import PairClassifier
 
 # Where each public estimator lives.
 _ESTIMATORS = {
@@ -41,6 +43,7 @@ _ESTIMATORS = {
     "GMMLTransformer": "linear",
     "LocalGMMLRanker": "ranking",
     "NeighborhoodGerrymandering": "linear",
+    "PairClassifier": "verification",
     "SSDMLEmbedder": "semisupervised",
     "WassersteinGenerator": "generate",
 }
@@ -52,6 +55,7 @@ __all__ = [
     "GMMLTransformer",
     "LocalGMMLRanker",
     "NeighborhoodGerrymandering",
+    "PairClassifier",
     "SSDMLEmbedder",
     "WassersteinGenerator",
     "__version__",
@@ -67,6 +71,7 @@ __all__ = [
     "semisupervised",
     "transport",
     "utils",
+    "verification",
 ]
 
 

@@ -7,7 +7,14 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skdml.utils._checks_common import fit, fit_arguments, fresh, make_data, outputs
+from skdml.utils._checks_common import (
+    fit,
+    fit_arguments,
+    fresh,
+    make_data,
+    outputs,
+    takes_pair_samples,
+)
 from skdml.utils._sklearn import HAS_CALLBACKS
 from skdml.utils.estimator_checks import all_estimators
 
@@ -28,7 +35,11 @@ SETTINGS: dict[str, dict] = {
 
 every_estimator = pytest.mark.parametrize(
     "estimator",
-    [pytest.param(cls(**SETTINGS.get(name, {})), id=name) for name, cls in all_estimators()],
+    [
+        pytest.param(cls(**SETTINGS.get(name, {})), id=name)
+        for name, cls in all_estimators()
+        if not takes_pair_samples(cls())
+    ],
 )
 ignore_warnings = pytest.mark.filterwarnings("ignore")  # of few iterations, and all labels known
 

@@ -6,6 +6,7 @@ import re
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from skdml import GMMLTransformer
 from skdml.utils._checks_common import fit, fresh
 from skdml.utils.estimator_checks import (
     all_estimators,
@@ -18,6 +19,7 @@ QUICK: dict[str, dict] = {
     "AsymmetricMetricClassifier": {"max_iter": 3},
     "NeighborhoodGerrymandering": {"max_iter": 3},
     "DeepMetricEmbedder": {"max_epochs": 1, "n_components": 8},
+    "PairClassifier": {"learner": GMMLTransformer(geodesic=0.5), "cv": 2},
     "WassersteinGenerator": {"max_iter": 5, "batch_size": 16},
     # Some of the checks have ten rows, and a row has less than that many neighbours.
     "SSDMLEmbedder": {"max_epochs": 1, "n_components": 4, "n_neighbors": 4},

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from sklearn.model_selection import GridSearchCV
 
-from skdml.utils._checks_common import fresh, make_data, outputs
+from skdml.utils._checks_common import fresh, make_data, outputs, takes_pair_samples
 from skdml.utils.estimator_checks import all_estimators
 
 SETTINGS: dict[str, dict] = {
@@ -24,7 +24,11 @@ def mean_of_outputs(model, X, y):
 @pytest.mark.filterwarnings("ignore")  # of few iterations, and all labels known
 @pytest.mark.parametrize(
     "estimator",
-    [pytest.param(cls(**SETTINGS.get(name, {})), id=name) for name, cls in all_estimators()],
+    [
+        pytest.param(cls(**SETTINGS.get(name, {})), id=name)
+        for name, cls in all_estimators()
+        if not takes_pair_samples(cls())
+    ],
 )
 def test_a_search_in_threads_equals_one_without(estimator):
     X, y, _ = make_data()

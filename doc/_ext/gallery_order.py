@@ -5,6 +5,7 @@ from pathlib import Path
 ORDER = (
     "plot_gmml.py",
     "plot_genes.py",
+    "plot_verification.py",
     "plot_handwriting.py",
     "plot_deep.py",
     "plot_search_results.py",

@@ -20,6 +20,7 @@ from ..utils._bases import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Trans
 from ..utils._differences import PairDifferences
 from ..utils._parallel import computed, find_client, is_dask_array
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions, validate_rows
+from ..utils._split_pairs import refuse_split_indices
 from ..utils._typing import MatrixLike, RandomStateLike, Request
 from ..utils.validation import (
     check_given,
@@ -95,6 +96,8 @@ class LinearMetricLearner(
                 raise ValueError("pair_labels was given without pairs: pass both.")
             hint = " Pass class labels y, or index pairs with pairs= and pair_labels=."
             check_given(y, type(self).__name__, hint)
+        else:
+            refuse_split_indices(pairs)
         if is_dask_array(X):
             X = self._check_dask_array(X, reset=True)
         else:

@@ -1,4 +1,4 @@
-"""Measures of retrieval, clustering, ranking by query and generated samples."""
+"""Measures of retrieval, clustering, verification, ranking by query and generated samples."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ from ._ranking_metrics import (
     reciprocal_rank_by_query,
 )
 from ._retrieval_metrics import map_at_r, precision_at_k, r_precision, recall_at_k
+from ._verification_metrics import equal_error_rate
 
 __all__ = [
     "SampleQuality",
     "average_precision_by_query",
     "cluster_f1",
     "cluster_nmi",
+    "equal_error_rate",
     "frechet_distance",
     "map_at_r",
     "mean_average_precision",

@@ -1,4 +1,4 @@
-"""Plots of metrics, retrieval, training and generated samples, as scikit-learn Display classes.
+"""Plots of metrics, searches, verification, training and generated samples, as Display classes.
 
 They need matplotlib.
 """
@@ -12,6 +12,7 @@ from ._matrix import MetricMatrixDisplay
 from ._path import PathDisplay
 from ._ranking_display import RankingDisplay
 from ._retrieval_display import RecallCurveDisplay, RetrievalDisplay
+from ._verification_display import VerificationDisplay
 
 __all__ = [
     "AffinityDisplay",
@@ -25,4 +26,5 @@ __all__ = [
     "RankingDisplay",
     "RecallCurveDisplay",
     "RetrievalDisplay",
+    "VerificationDisplay",
 ]

@@ -53,8 +53,14 @@ def accepts(method: Callable[..., Any], parameter: str) -> bool:
 
 
 def takes_pairs(estimator: Any) -> bool:
-    """Tell whether `fit` has `pairs` and `pair_labels`."""
-    return accepts(estimator.fit, "pairs")
+    """Tell whether `fit` has `pairs` and `pair_labels`, beside rows."""
+    return accepts(estimator.fit, "pairs") and accepts(estimator.fit, "pair_labels")
+
+
+def takes_pair_samples(estimator: Any) -> bool:
+    """Tell whether a sample is a pair of rows: by the tags, of three dimensions and not two."""
+    tags = get_tags(estimator).input_tags
+    return tags.three_d_array and not tags.two_d_array
 
 
 def takes_qid(estimator: Any) -> bool:
@@ -85,6 +91,14 @@ def only_for(applies: Callable[[Any], bool]) -> Callable[[Callable], Callable]:
 # Fits and outputs
 
 
+def index_pairs(data: Data) -> tuple[NDArray, NDArray]:
+    """Pair each row with its three next ones: index pairs, and +1 where the class is the same."""
+    n_rows = len(data.y)
+    first = np.repeat(np.arange(n_rows), 3)
+    pairs = np.column_stack([first, (first + np.tile([1, 2, 3], n_rows)) % n_rows])
+    return pairs, np.where(data.y[pairs[:, 0]] == data.y[pairs[:, 1]], 1, -1)
+
+
 def fresh(estimator: Any, **params: Any) -> Any:
     """Clone, with a fixed seed."""
     model = clone(estimator)
@@ -96,6 +110,10 @@ def fresh(estimator: Any, **params: Any) -> Any:
 def fit_arguments(model: Any, data: Data | None = None, **changes: Any) -> dict[str, Any]:
     """Collect what `model.fit` takes: X, and y and qid if it has them, with the changes."""
     data = make_data() if data is None else data
+    if takes_pair_samples(model):
+        pairs, labels = index_pairs(data)
+        samples = next(iter(inspect.signature(model.fit).parameters))
+        return {samples: data.X[pairs], "y": labels} | changes
     arguments = {name: value for name, value in data._asdict().items() if accepts(model.fit, name)}
     if changes.get("pairs") is not None:
         arguments["y"] = None
@@ -116,6 +134,10 @@ def calls(model: Any, X: Any = None) -> dict[str, Callable[[], Any]]:
     """Return the output methods of a model by name, each as a function without arguments."""
     X = make_data().X if X is None else X
     found: dict[str, Callable[[], Any]] = {}
+    if takes_pair_samples(model):
+        pairs = np.stack([X[:-1], X[1:]], axis=1)
+        methods = (*ROW_METHODS, "pair_distance", "pair_score")
+        return {n: partial(getattr(model, n), pairs) for n in methods if hasattr(model, n)}
     for name in ROW_METHODS:
         if hasattr(model, name):
             method = getattr(model, name)

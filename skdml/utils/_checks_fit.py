@@ -41,6 +41,7 @@ from ._checks_common import (
     only_for,
     outputs,
     query_ids,
+    takes_pair_samples,
     takes_pairs,
 )
 from ._sklearn import HAS_CALLBACKS
@@ -293,6 +294,7 @@ def check_silence(estimator: Any) -> None:
             assert not text, f"with {params} this was written to {name}: {text[:200]!r}"
 
 
+@only_for(lambda estimator: not takes_pair_samples(estimator))
 def check_pipeline(estimator: Any) -> None:
     """In a pipeline with a scaler in front, it can be fitted, cloned and searched."""
     X, y, _ = make_data()

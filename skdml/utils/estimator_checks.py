@@ -19,6 +19,8 @@ tag ``target_tags.required``                missing, short and one-class y
 `transform_database`                        distances of queries to database rows
 ``transformer_tags.preserves_dtype``        output of those dtypes
 `sample`                                    seeded samples
+tags ``input_tags``: not `two_d_array`,     pairs of rows as samples: vectors and indices, their
+but `three_d_array`                         labels, folds of pairs, thresholds; none about rows
 ==========================================  =====================================================
 
 What -1 in y means is said by the class attribute ``_accepts_unlabelled``: True, a row without a
@@ -37,6 +39,8 @@ from typing import Any
 from . import _checks_fit as fit
 from . import _checks_input as given
 from . import _checks_output as output
+from . import _checks_pairs as pairs
+from ._checks_common import takes_pair_samples
 
 __all__ = [
     "all_estimators",
@@ -48,6 +52,8 @@ __all__ = [
 
 # Their functions `check_...` are the checks.
 _MODULES = (fit, given, output)
+# For estimators whose samples are pairs.
+_PAIR_MODULES = (fit, pairs)
 
 
 def all_estimators() -> list[tuple[str, type]]:
@@ -120,7 +126,7 @@ def skdml_checks(estimator: Any) -> Iterator[tuple[str, Callable[[Any], None]]]:
     >>> "check_bad_pairs" in checks, "check_bad_qid" in checks
     (True, False)
     """
-    for module in _MODULES:
+    for module in _PAIR_MODULES if takes_pair_samples(estimator) else _MODULES:
         for name, check in vars(module).items():
             own = name.startswith("check_") and check.__module__ == module.__name__
             applies = getattr(check, "applies", None)  # by the decorator `only_for`

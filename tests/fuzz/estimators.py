@@ -24,6 +24,7 @@ def estimator_case(rng, name, choices, quick, fit, uses, kinds):
     """
     common = {"random_state": [0, 1, None, np.random.RandomState(0)], "verbose": [0, 1]}
     cls = getattr(importlib.import_module("skdml"), name)
+    common = {key: values for key, values in common.items() if key in arguments_of(cls)}
     parameters = quick | choose(rng, choices | common)
     steps = [Step("fit", _method("fit", {key: key for key in fit}))]
     steps += [Step(method, _method(method, given)) for method, given in uses]
@@ -76,6 +77,42 @@ def ditml(rng, folder):
     }
     extra = {"bounds": (0.5, 5.0)} if rng.random() < 0.2 else {}
     return _linear(rng, "DITMLTransformer", choices, {"max_iter": 20, "n_constraints": 50}, extra)
+
+
+@target(5)
+def pair_classifier(rng, folder):
+    from skdml import GMMLTransformer
+
+    values, kinds = supervised(rng)
+    X, index_pairs = values["X"], values["pairs"]
+    by_index = rng.random() < 0.5
+    given = {
+        "pairs": index_pairs if by_index else X[index_pairs],
+        "y": values["pair_labels"],
+    }
+    choices = {
+        "learner": [None, GMMLTransformer(geodesic=0), GMMLTransformer(reg=1.0, geodesic=0.3)],
+        "cv": [2, 3, None],
+        "preprocessor": [X, X.tolist()],
+    }
+    quick = {"learner": GMMLTransformer(geodesic=0.5)} | ({"preprocessor": X} if by_index else {})
+    uses = [
+        ("predict", {"pairs": "test_pairs"}),
+        ("predict_proba", {"pairs": "test_pairs"}),
+        ("decision_function", {"pairs": "vectors"}),
+        ("score", {"pairs": "vectors", "y": "y_test"}),
+        ("calibrate_threshold", {"pairs": "vectors", "y": "y_test", "sample_weight": "weights"}),
+    ]
+    kinds = {"y": "numbers", "y_test": "numbers", "weights": "numbers", "vectors": "clouds"}
+    kinds["pairs"] = kinds["test_pairs"] = "indices" if by_index else "clouds"
+    case = estimator_case(rng, "PairClassifier", choices, quick, given, uses, kinds)
+    case.arguments |= {
+        "test_pairs": given["pairs"][:5],
+        "vectors": values["vectors"],
+        "y_test": np.array([1, -1, 1, -1, -1]),
+        "weights": rng.random(5) + 0.1,
+    }
+    return case
 
 
 @target(5)

@@ -70,6 +70,16 @@ class _Pairwise:
         return "Pairwise()"
 
 
+@target(2)
+def verification(rng, folder):
+    from skdml import metrics
+
+    y = np.append([1, -1], rng.choice([1, -1], 20))
+    given = {"y_true": y, "y_score": rng.standard_normal(22) + y}
+    kinds = {"y_true": "numbers", "y_score": "numbers"}
+    return call_case(metrics.equal_error_rate, given, kinds, {})
+
+
 @target(3)
 def clustering(rng, folder):
     from skdml import metrics

@@ -17,6 +17,7 @@ FOLDERS = {
     "deep/distributed",
     "deep/losses",
     "transport",
+    "verification",
     "generate",
     "semisupervised",
     "metrics",
