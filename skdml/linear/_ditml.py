@@ -16,6 +16,7 @@ from ..utils._differences import PairDifferences
 from ..utils._fit import FitProgress, fit_method
 from ..utils._parallel import limit_threads
 from ..utils._sklearn import Interval, StrOptions
+from ..utils._supervision import weighted_median
 from ..utils._typing import MatrixLike, RandomStateLike, Request
 from ..utils.validation import naming
 from ._base import LinearMetricLearner, TrainingPairs
@@ -190,7 +191,15 @@ class DITMLTransformer(LinearMetricLearner):
     if TYPE_CHECKING:  # scikit-learn makes these from the signatures, for metadata routing
 
         def set_fit_request(
-            self, *, pairs: Request = None, pair_labels: Request = None, bounds: Request = None
+            self,
+            *,
+            pairs: Request = None,
+            pair_labels: Request = None,
+            sample_weight: Request = None,
+            pair_weight: Request = None,
+            pair_similarity: Request = None,
+            triplets: Request = None,
+            bounds: Request = None,
         ) -> Self: ...
 
     def __init__(
@@ -233,6 +242,10 @@ class DITMLTransformer(LinearMetricLearner):
         *,
         pairs: ArrayLike | None = None,
         pair_labels: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        pair_weight: ArrayLike | None = None,
+        pair_similarity: ArrayLike | None = None,
+        triplets: ArrayLike | None = None,
         bounds: ArrayLike | None = None,
     ) -> Self:
         """Learn the metric from class labels or from pairs.
@@ -247,7 +260,19 @@ class DITMLTransformer(LinearMetricLearner):
             Row indices into X.
         pair_labels : array-like of shape (n_pairs,), default=None
             +1 for similar pairs, -1 for dissimilar ones.
-        bounds : tuple (u, l), default=None
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the rows: a pair has the product of those of its two rows. A weight of 2 is
+            the row twice, 0 is no row. Equal rows of a class always count as one row with the sum
+            of their weights.
+        pair_weight : array-like of shape (n_pairs,) or (n_triplets,), default=None
+            Weights of `pairs` or `triplets`: 2 is the pair twice, 0 is no pair.
+        pair_similarity : array-like of shape (n_pairs,), default=None
+            How similar the pairs are, any numbers, in place of `pair_labels`: a pair above the mean
+            is similar, one below dissimilar, and its weight is the distance to the mean.
+        triplets : array-like of shape (n_triplets, 3), default=None
+            Row indices into X, in place of `pairs`: anchor, near row, far row. The anchor and the
+            near row are a similar pair, the anchor and the far row a dissimilar one.
+        bounds : array-like of two numbers (u, l), default=None
             Bounds on squared distances: similar pairs at most u, dissimilar pairs at least l.
             None takes them from `bound_percentiles`.
 
@@ -259,17 +284,18 @@ class DITMLTransformer(LinearMetricLearner):
         percentiles = _check_percentiles(self.bound_percentiles)
         if bounds is not None:
             bounds = _check_bounds(bounds)
-        given = X
-        X, codes, pairs, labels = self._check_supervision(X, y, pairs, pair_labels)
+        supervision = self._supervise(
+            X, y, pairs, pair_labels, sample_weight, pair_weight, pair_similarity, triplets
+        )
         rng = check_random_state(self.random_state)
-        with FitProgress(self, X=given, y=y) as progress:
-            training = self._prepare(X, codes, pairs, labels)
+        with FitProgress(self, X=X, y=y) as progress:
+            training = self._prepare(supervision)
             span, scale = training.span, 1 / training.outside
             prior_inverse = training.prior_inverse
 
             def make_metric(A):
                 is_cosine = self.metric == "cosine"
-                return span.metric(A, scale, self.n_components, X.dtype, is_cosine)
+                return span.metric(A, scale, self.n_components, supervision.X.dtype, is_cosine)
 
             with limit_threads(1 if span.rank < 1000 else None):
                 root = None  # of the identity
@@ -278,12 +304,11 @@ class DITMLTransformer(LinearMetricLearner):
                 if bounds is None and percentiles != "median":
                     bounds = _sample_bounds(training, root, percentiles, rng)
 
-                def learn(rows, places, labels, gammas, start):
+                def learn(rows, places, signed, gammas, start):
                     part = PairDifferences(rows, places)
-                    kept, limits = _pair_bounds(part.squared_norms(root), labels, bounds)
+                    kept, limits = _pair_bounds(part.squared_norms(root), signed, bounds)
                     part = PairDifferences(rows, places[kept])
-                    signs = labels[kept].astype(float)
-                    problem = LogDetProblem(part, signs, limits, 1.0, prior_inverse)
+                    problem = _make_problem(part, signed[kept], limits, 1.0, prior_inverse)
                     return follow_gamma(problem, gammas, start)
 
                 training, gamma = self._find_pairs(training, learn, rng)
@@ -317,9 +342,7 @@ class DITMLTransformer(LinearMetricLearner):
             )
 
         result = SOLVERS[self.solver](
-            LogDetProblem(
-                differences, training.labels.astype(float), bounds, gamma, training.prior_inverse
-            ),
+            _make_problem(differences, training.signed, bounds, gamma, training.prior_inverse),
             max_iter=self.max_iter if self.gamma_ else 0,
             tol=self.tol,
             before_round=progress.begin,
@@ -361,36 +384,48 @@ def _find_bounds(
     training: TrainingPairs, root: NDArray | None, bounds: Any
 ) -> tuple[TrainingPairs, NDArray]:
     """Return the pairs that differ at all, and the bound of each; `root` is that of the prior."""
-    keep, limits = _pair_bounds(training.differences.squared_norms(root), training.labels, bounds)
+    keep, limits = _pair_bounds(training.differences.squared_norms(root), training.signed, bounds)
     if keep.all():
         return training, limits
-    if training.codes is None:
-        warnings.warn(
-            f"{np.sum(~keep)} of {len(keep)} pairs have zero difference and were dropped."
-        )
-    return training.with_pairs(training.places[keep], training.labels[keep]), limits
+    n_dropped = np.sum(~keep & (training.signed != 0))
+    if training.codes is None and n_dropped:
+        warnings.warn(f"{n_dropped} of {len(keep)} pairs have zero difference and were dropped.")
+    return training.with_pairs(training.places[keep], training.signed[keep]), limits
 
 
-def _pair_bounds(distances, labels, bounds):
+def _make_problem(differences, signed, bounds, gamma, prior_inverse):
+    weights = np.abs(signed)
+    return LogDetProblem(
+        differences, np.sign(signed), bounds, gamma, prior_inverse,
+        None if (weights == 1).all() else weights,
+    )  # fmt: skip
+
+
+def _pair_bounds(distances, signed, bounds):
     """Return which pairs differ at all, and the bounds of these; None are those by the median."""
-    keep = distances > 1e-14 * distances.max(initial=0)
-    distances, is_similar = distances[keep], labels[keep] > 0
+    keep = (distances > 1e-14 * distances.max(initial=0)) & (signed != 0)
+    distances, signed = distances[keep], signed[keep]
+    is_similar = signed > 0
     for kind, has_any in (("similar", is_similar.any()), ("dissimilar", (~is_similar).any())):
         if not has_any:
             raise ValueError(
                 f"no {kind} pair with a difference is left: X has equal rows in all of them."
             )
     if bounds is None:
-        middle = np.median(distances)
+        middle = weighted_median(distances, np.abs(signed))
         bounds = np.minimum(distances, middle), np.maximum(distances, middle)
     return keep, np.where(is_similar, *bounds)
 
 
 def _sample_bounds(training, root, percentiles, rng):
     """Return percentiles of the squared distances of random pairs of rows under the prior."""
-    n_rows = len(training.span.coordinates)
-    first = rng.randint(n_rows, size=_BOUND_SAMPLE)
-    second = (first + rng.randint(1, n_rows, size=_BOUND_SAMPLE)) % n_rows
+    n_rows, weights = len(training.span.coordinates), training.span.weights
+    if weights is None:
+        first = rng.randint(n_rows, size=_BOUND_SAMPLE)
+        second = (first + rng.randint(1, n_rows, size=_BOUND_SAMPLE)) % n_rows
+    else:  # rows paired with themselves are left out below
+        shares = weights / weights.sum()
+        first, second = rng.choice(n_rows, size=(2, _BOUND_SAMPLE), p=shares)
     with training.differences_of(np.column_stack([first, second])) as differences:
         seen = differences.squared_norms(root)
     seen = seen[seen > 1e-14 * seen.max()]
@@ -420,6 +455,7 @@ def _check_percentiles(percentiles):
 def _check_bounds(bounds):
     with naming("bounds"):
         values = np.asarray(bounds, dtype=float)
+    values = values.ravel() if values.size == 2 else values
     if values.shape != (2,) or not np.isfinite(values).all() or not 0 < values[0] < values[1]:
         raise ValueError(
             "bounds must be (u, l) with 0 < u < l: similar pairs have a squared distance of at "

@@ -158,6 +158,10 @@ class GMMLTransformer(LinearMetricLearner):
         *,
         pairs: ArrayLike | None = None,
         pair_labels: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        pair_weight: ArrayLike | None = None,
+        pair_similarity: ArrayLike | None = None,
+        triplets: ArrayLike | None = None,
     ) -> Self:
         """Learn the metric from class labels or from pairs.
 
@@ -171,25 +175,38 @@ class GMMLTransformer(LinearMetricLearner):
             Row indices into X.
         pair_labels : array-like of shape (n_pairs,), default=None
             +1 for similar pairs, -1 for dissimilar ones.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the rows: a pair has the product of those of its two rows. A weight of 2 is
+            the row twice, 0 is no row. Equal rows of a class always count as one row with the sum
+            of their weights.
+        pair_weight : array-like of shape (n_pairs,) or (n_triplets,), default=None
+            Weights of `pairs` or `triplets`: 2 is the pair twice, 0 is no pair.
+        pair_similarity : array-like of shape (n_pairs,), default=None
+            How similar the pairs are, any numbers, in place of `pair_labels`: a pair above the mean
+            is similar, one below dissimilar, and its weight is the distance to the mean.
+        triplets : array-like of shape (n_triplets, 3), default=None
+            Row indices into X, in place of `pairs`: anchor, near row, far row. The anchor and the
+            near row are a similar pair, the anchor and the far row a dissimilar one.
 
         Returns
         -------
         self : GMMLTransformer
             The fitted estimator.
         """
-        given = X
-        X, codes, pairs, labels = self._check_supervision(X, y, pairs, pair_labels)
+        supervision = self._supervise(
+            X, y, pairs, pair_labels, sample_weight, pair_weight, pair_similarity, triplets
+        )
         rng = check_random_state(self.random_state)
-        with FitProgress(self, total=3, X=given, y=y, description="step") as progress:
+        with FitProgress(self, total=3, X=X, y=y, description="step") as progress:
             progress.begin()
-            training = self._prepare(X, codes, pairs, labels)
+            training = self._prepare(supervision)
             progress.step()
             progress.begin()
             with limit_threads(1 if training.span.rank < 1000 else None):
 
-                def learn(rows, places, labels, geodesics, start):
+                def learn(rows, places, signed, geodesics, start):
                     part = PairDifferences(rows, places)
-                    S, D = part.scatter(_pair_weights(labels))
+                    S, D = part.scatter(_pair_weights(signed))
                     _check_differences(rows, part, S, D)
                     for geodesic in geodesics:
                         A, _ = self._regularised_mean(S, D, training, geodesic)
@@ -198,7 +215,7 @@ class GMMLTransformer(LinearMetricLearner):
 
                 training, self.geodesic_ = self._find_pairs(training, learn, rng)
                 with training:
-                    S, D = training.differences.scatter(_pair_weights(training.labels))
+                    S, D = training.differences.scatter(_pair_weights(training.signed))
                     _check_differences(training.span.coordinates, training.differences, S, D)
                 progress.step()
                 progress.begin()
@@ -207,7 +224,11 @@ class GMMLTransformer(LinearMetricLearner):
                 else:
                     A, scale = self._regularised_mean(S, D, training, self.geodesic_)
                 self.metric_ = training.span.metric(
-                    A, scale, self.n_components, X.dtype, from_origin=self.metric == "cosine"
+                    A,
+                    scale,
+                    self.n_components,
+                    supervision.X.dtype,
+                    from_origin=self.metric == "cosine",
                 )
             progress.step()
         return self
@@ -239,9 +260,9 @@ class GMMLTransformer(LinearMetricLearner):
         return A, scale
 
 
-def _pair_weights(labels):
+def _pair_weights(signed):
     """Return weights of the pairs for the means over similar and over dissimilar ones."""
-    weights = np.array([labels > 0, labels < 0], dtype=float)
+    weights = np.maximum([signed, -signed], 0)
     return weights / weights.sum(axis=1, keepdims=True)
 
 

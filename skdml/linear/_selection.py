@@ -8,7 +8,7 @@ that were held out, nothing is learned.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
 from ..utils._neighbors import near_rows, retrieval_hits, vote_hits
+from ._graded import RIDGES, rank_correlation
 
 Learn = Callable[[NDArray, NDArray, NDArray, list, "NDArray | None"], Iterable[NDArray]]
 Embed = Callable[[NDArray, NDArray], NDArray]
@@ -36,11 +37,14 @@ class Choice:
     ----------
     values : list of float
         One for each round.
+    ridge : float or None
+        Of the regression of grades, where that is best.
     path : dict of str to list
         "round", "value" and "score" of all candidates; round 0 is the prior.
     """
 
     values: list[float] = field(default_factory=list)
+    ridge: float | None = None
     path: dict[str, list] = field(default_factory=lambda: {"round": [], "value": [], "score": []})
 
 
@@ -62,6 +66,12 @@ def near_pairs(
     return np.concatenate(found), np.repeat(np.array([1, -1]), [len(part) for part in found])
 
 
+def weigh(labels: NDArray, pairs: NDArray, weights: NDArray | None) -> NDArray[np.float64]:
+    """Return signed weights of pairs: labels times the product of the weights of their rows."""
+    signed = np.asarray(labels, dtype=np.float64)
+    return signed if weights is None else signed * weights[pairs].prod(axis=1)
+
+
 def choose_value(
     rows: NDArray,
     codes: NDArray,
@@ -73,6 +83,7 @@ def choose_value(
     select: str,
     n_rounds: int,
     rng: np.random.RandomState,
+    weights: NDArray | None = None,
 ) -> Choice:
     """Choose the value of a parameter, and the number of rounds, on rows that are held out.
 
@@ -96,6 +107,8 @@ def choose_value(
         Most rounds.
     rng : RandomState
         Draws the folds.
+    weights : ndarray of shape (n_rows,), default=None
+        Weights of the rows, in the pairs and in the scores.
 
     Returns
     -------
@@ -107,18 +120,26 @@ def choose_value(
         folds += _make_folds(codes, select, rng)
     parts = [(rows[train], codes[train]) for train, _ in folds]
 
+    part_weights = [None if weights is None else weights[train] for train, _ in folds]
+
+    def drawn(rows: NDArray, codes: NDArray, weights: NDArray | None) -> tuple[NDArray, NDArray]:
+        pairs, labels = draw(rows, codes)
+        return pairs, weigh(labels, pairs, weights)
+
     def score(factors):
-        hits = []
+        hits, tested = [], []
         for (train, test), factor in zip(folds, factors, strict=True):
             E = embed(rows[test], factor)
             if select == "classes":
                 hits.append(retrieval_hits(E, codes[test]))
+                test = test[np.bincount(codes[test])[codes[test]] > 1]
             elif train is test:
                 hits.append(vote_hits(E, codes[test], E, codes[test], is_same=True))
             else:
                 base = embed(rows[train], factor)
                 hits.append(vote_hits(E, codes[test], base, codes[train]))
-        return np.concatenate(hits).mean(axis=0)
+            tested.append(test)
+        return _average(np.concatenate(hits), weights, np.concatenate(tested))
 
     choice = Choice()
     starts: list = [None] * len(folds)
@@ -129,8 +150,10 @@ def choose_value(
     candidates = values
     for number in range(1, n_rounds + 1):
         paths = [
-            list(learn(part, *draw(seen, part_codes), candidates, start))
-            for (part, part_codes), seen, start in zip(parts, mapped, starts, strict=True)
+            list(learn(part, *drawn(seen, part_codes, share), candidates, start))
+            for (part, part_codes), share, seen, start in zip(
+                parts, part_weights, mapped, starts, strict=True
+            )
         ]
         found = np.array([score(factors) for factors in zip(*paths, strict=True)])
         for value, mean in zip(candidates, found.mean(axis=1), strict=True):
@@ -152,19 +175,25 @@ def choose_value(
 def choose_for_pairs(
     rows: NDArray,
     pairs: NDArray,
-    labels: NDArray,
+    signed: NDArray,
     learn: Learn,
     embed: Embed,
     values: list[float],
     prior: NDArray,
     rng: np.random.RandomState,
+    grades: NDArray | None = None,
+    regress: Callable[[NDArray, NDArray, Sequence[float]], Iterable[NDArray]] | None = None,
 ) -> Choice:
-    """Choose the value of a parameter for given pairs, by the ROC AUC of pairs that are held out.
+    """Choose the value of a parameter for given pairs, by pairs that are held out.
 
-    Where a kind has fewer than two pairs in a fold, the pairs themselves decide.
+    By their ROC AUC, or with grades by the rank correlation of distances and grades. Where a kind
+    has fewer than two pairs in a fold, the pairs themselves decide. Grades, with the weights of
+    their pairs in a second column, have more candidates: ``regress(pairs, grades, ridges)`` yields
+    the factors of regressions, which are round 2 of the path.
     """
+    labels, weights = np.sign(signed), np.abs(signed)
     order = np.empty(len(labels), dtype=int)
-    for label in (1, -1):  # the folds have their share of each kind
+    for label in (1, -1, 0):  # the folds have their share of each kind
         members = rng.permutation(np.flatnonzero(labels == label))
         order[members] = np.arange(len(members)) % _N_FOLDS
     folds = [
@@ -177,19 +206,35 @@ def choose_for_pairs(
         found = []
         for (_, test), factor in zip(folds, factors, strict=True):
             first, second = (embed(rows[pairs[test, side]], factor) for side in (0, 1))
-            found.append(roc_auc_score(labels[test], -((first - second) ** 2).sum(axis=1)))
+            near = -((first - second) ** 2).sum(axis=1)
+            if grades is None:
+                found.append(roc_auc_score(labels[test], near, sample_weight=weights[test]))
+            else:
+                found.append(rank_correlation(near, grades[test, 0], grades[test, 1]))
         return float(np.mean(found))
 
     choice = Choice()
     best = score([prior] * len(folds))
     _note(choice, 0, 0.0, best)
-    paths = [list(learn(rows, pairs[train], labels[train], values, None)) for train, _ in folds]
+    paths = [list(learn(rows, pairs[train], signed[train], values, None)) for train, _ in folds]
     scores = [score(factors) for factors in zip(*paths, strict=True)]
     for value, found in zip(values, scores, strict=True):
         _note(choice, 1, value, found)
     if max(scores) > best:
+        best = max(scores)
         choice.values.append(values[int(np.argmax(scores))])
+    if grades is not None and regress is not None:
+        paths = [list(regress(pairs[train], grades[train], RIDGES)) for train, _ in folds]
+        scores = [score(factors) for factors in zip(*paths, strict=True)]
+        for ridge, found in zip(RIDGES, scores, strict=True):
+            _note(choice, 2, ridge, found)
+        if max(scores) > best:
+            choice.values, choice.ridge = [], RIDGES[int(np.argmax(scores))]
     return choice
+
+
+def _average(hits, weights, rows):
+    return np.average(hits, axis=0, weights=None if weights is None else weights[rows])
 
 
 def _note(choice, number, value, score):
