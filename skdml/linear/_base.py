@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Self
 
@@ -20,13 +19,19 @@ from sklearn.utils.validation import check_is_fitted
 from ..constraints import make_pairs
 from ..metrics import recall_at_k
 from ..utils._bases import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from ..utils._differences import PairDifferences
 from ..utils._parallel import computed, find_client, is_dask_array
 from ..utils._prior import check_prior, prior_inverse
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions, validate_rows
-from ..utils._supervision import check_weights, merge_rows, pairs_of_triplets, signed_pairs
+from ..utils._supervision import (
+    Supervision,
+    check_weights,
+    merge_rows,
+    pairs_of_triplets,
+    signed_pairs,
+)
 from ..utils._typing import MatrixLike, RandomStateLike, Request
 from ..utils.validation import (
+    as_dense,
     check_given,
     check_index_pairs,
     check_named_array,
@@ -39,8 +44,16 @@ from ..utils.validation import (
     encode_for_pairs,
 )
 from ._graded import graded_factors
-from ._mahalanobis import MahalanobisMetric, Span, find_span
-from ._selection import N_ROUNDS, Choice, choose_for_pairs, choose_value, near_pairs, weigh
+from ._mahalanobis import MahalanobisMetric, find_span
+from ._selection import (
+    N_ROUNDS,
+    Choice,
+    TrainingPairs,
+    choose_for_pairs,
+    choose_value,
+    near_pairs,
+    weigh,
+)
 
 # Rows among which local pairs are found.
 _MOST_ROWS = 10_000
@@ -112,8 +125,12 @@ class LinearMetricLearner(
         pair_weight=None,
         pair_similarity=None,
         triplets=None,
+        is_first=True,
     ):
-        """Check what `fit` was given, and return it as a `Supervision`."""
+        """Check what `fit` was given, and return it as a `Supervision`.
+
+        A later batch of `partial_fit` may have pairs of one kind.
+        """
         sources = {"pairs": pairs, "triplets": triplets}
         given = [name for name, value in sources.items() if value is not None]
         if len(given) > 1:
@@ -129,7 +146,7 @@ class LinearMetricLearner(
         if not given:
             hint = " Pass class labels y, or index pairs with pairs= and pair_labels=."
             check_given(y, type(self).__name__, hint)
-        X = self._check_matrix(X)
+        X = self._check_matrix(X, is_first)
         n_rows = X.shape[0]
         if sample_weight is not None:
             sample_weight = check_weights(sample_weight, "sample_weight", n_rows)
@@ -138,15 +155,15 @@ class LinearMetricLearner(
         if triplets is not None:
             pairs, pair_labels, pair_weight = pairs_of_triplets(triplets, n_rows, pair_weight)
         pairs, signed, grades = signed_pairs(
-            pairs, pair_labels, n_rows, pair_weight, sample_weight, pair_similarity
+            pairs, pair_labels, n_rows, pair_weight, sample_weight, pair_similarity, is_first
         )
         return Supervision(X, np.arange(n_rows), None, pairs, signed, grades, sample_weight)
 
-    def _check_matrix(self, X):
+    def _check_matrix(self, X, reset=True):
         if is_dask_array(X):
-            X = self._check_dask_array(X, reset=True)
+            X = self._check_dask_array(X, reset=reset)
         else:
-            X = validate_rows(self, X, ensure_min_samples=2)
+            X = validate_rows(self, X, ensure_min_samples=2, reset=reset)
         bounds = column_bounds(X)
         if not np.isfinite(bounds).all():  # of dask arrays; others were checked above
             raise ValueError("Input X contains NaN or infinity.")
@@ -198,6 +215,40 @@ class LinearMetricLearner(
         return TrainingPairs(
             given.rows[rows], codes, places, signed, given.grades, span, inverse, outside, parallel
         )
+
+    def _check_batch(self, X, y, pairs, pair_labels, sample_weight, pair_weight, is_first):
+        """Return a batch of `partial_fit` as a `Supervision` with pairs."""
+        if self.n_components is not None or (
+            isinstance(self.prior, str) and self.prior == "covariance"
+        ):
+            raise ValueError(
+                "partial_fit never has all rows, which n_components and prior='covariance' need: "
+                "use n_components=None, and the identity or a matrix as prior."
+            )
+        weights = {"sample_weight": sample_weight, "pair_weight": pair_weight}
+        given = self._supervise(X, y, pairs, pair_labels, **weights, is_first=is_first)
+        given = replace(given, X=as_dense(computed(given.X)))
+        if given.pairs is not None:
+            return given
+        n_pairs = self.n_constraints or self._n_pairs(*given.X.shape)
+        rng = check_random_state(self.random_state)
+        if self._is_random():
+            drawn, labels = make_pairs(given.codes, n_pairs, random_state=rng)
+        else:  # near under the metric so far
+            rows = given.X if is_first else self._scale_rows(self.metric_.transform(given.X))
+            drawn, labels = near_pairs(rows, given.codes, n_pairs, rng)
+        signed = weigh(labels, drawn, given.weights)
+        return replace(given, codes=None, pairs=drawn, signed=signed)
+
+    def _choose_for_batch(self, training, learn):
+        """Return the parameter that is chosen by the pairs of the first batch, for all batches."""
+        value = getattr(self, self._chosen)
+        if value != "auto":
+            return value
+        self._find_pairs(training, learn, check_random_state(self.random_state))
+        path = self.path_
+        scores = np.where(np.array(path["round"]) == 1, path["score"], -np.inf)
+        return path[self._chosen][int(np.argmax(scores))]
 
     def _draw_rows(self, X, codes):
         """Return the rows among which local pairs are found: all, or some of each class."""
@@ -495,111 +546,6 @@ class LinearMetricLearner(
         """
         check_is_fitted(self)
         return self.metric_.matrix()
-
-
-@dataclass(frozen=True)
-class Supervision:
-    """What `fit` was given: rows with classes or with pairs, and weights.
-
-    Attributes
-    ----------
-    X : array, sparse matrix or dask array
-        The rows.
-    rows : ndarray of shape (n_rows,)
-        Their indices in the X that was given.
-    codes : ndarray of shape (n_rows,) or None
-        Their classes; None where there are pairs.
-    pairs : ndarray of shape (n_pairs, 2) or None
-        Pairs, as indices into `X`.
-    signed : ndarray of shape (n_pairs,) or None
-        Their weights, negative for dissimilar pairs.
-    grades : ndarray of shape (n_pairs, 2) or None
-        How similar they are, and weights, where that was given.
-    weights : ndarray of shape (n_rows,) or None
-        Of the rows; None is 1 for each.
-    """
-
-    X: Any
-    rows: NDArray
-    codes: NDArray | None
-    pairs: NDArray | None
-    signed: NDArray | None
-    grades: NDArray | None
-    weights: NDArray | None
-
-
-@dataclass(frozen=True)
-class TrainingPairs:
-    """Rows in coordinates of their span, their pairs, and the prior in the same coordinates.
-
-    A context manager: the blocks of differences are freed at the end.
-
-    Attributes
-    ----------
-    rows : ndarray of shape (n_rows,)
-        Row indices into X.
-    codes : ndarray of shape (n_rows,) or None
-        Their classes; None where pairs were given.
-    places : ndarray of shape (n_pairs, 2)
-        Pairs, as indices into the coordinates of the span.
-    signed : ndarray of shape (n_pairs,)
-        Their weights, negative for dissimilar pairs.
-    grades : ndarray of shape (n_pairs, 2) or None
-        How similar they are, and weights, where that was given.
-    span : Span
-        Of the rows.
-    prior_inverse : ndarray of shape (rank, rank)
-        The inverse of the prior inside the span.
-    outside : float
-        The inverse of the prior is this multiple of the identity outside the span.
-    parallel : dict
-        `n_jobs` and `client` of this fit.
-    """
-
-    rows: NDArray
-    codes: NDArray | None
-    places: NDArray
-    signed: NDArray
-    grades: NDArray | None
-    span: Span
-    prior_inverse: NDArray
-    outside: float
-    parallel: dict[str, Any]
-
-    @property
-    def pairs(self) -> NDArray:
-        """The pairs, as row indices into X."""
-        return self.rows[self.places]
-
-    @cached_property
-    def prior_factor(self) -> NDArray:
-        """L of the prior inside the span, L L'."""
-        return np.linalg.inv(np.linalg.cholesky(self.prior_inverse)).T
-
-    @cached_property
-    def differences(self) -> PairDifferences:
-        """The differences of the pairs."""
-        return self.differences_of(self.places)
-
-    def differences_of(self, places: NDArray) -> PairDifferences:
-        """Return the differences of other pairs of the same rows."""
-        return PairDifferences(self.span.coordinates, places, **self.parallel)
-
-    @property
-    def labels(self) -> NDArray:
-        """+1 for similar pairs, -1 for dissimilar ones."""
-        return np.sign(self.signed).astype(np.int64)
-
-    def with_pairs(self, places: NDArray, signed: NDArray) -> TrainingPairs:
-        """Return the same rows with other pairs."""
-        return replace(self, places=places, signed=signed)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        if "differences" in vars(self):
-            self.differences.__exit__(*exc_info)
 
 
 def _embed(rows, factor, offset=None):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from numbers import Real
 from typing import Self
 
@@ -13,10 +14,11 @@ from sklearn.utils import check_random_state
 from ..utils._differences import PairDifferences
 from ..utils._fit import FitProgress, fit_method
 from ..utils._parallel import computed, limit_threads
+from ..utils._prior import check_prior
 from ..utils._sklearn import Interval, StrOptions
 from ..utils._typing import MatrixLike, RandomStateLike
 from ._base import LinearMetricLearner
-from ._mahalanobis import geometric_mean
+from ._mahalanobis import Span, geometric_mean
 
 
 class GMMLTransformer(LinearMetricLearner):
@@ -197,22 +199,15 @@ class GMMLTransformer(LinearMetricLearner):
             X, y, pairs, pair_labels, sample_weight, pair_weight, pair_similarity, triplets
         )
         rng = check_random_state(self.random_state)
+        vars(self).pop("_sums", None)
         with FitProgress(self, total=3, X=X, y=y, description="step") as progress:
             progress.begin()
             training = self._prepare(supervision)
             progress.step()
             progress.begin()
+            prior = _prior_of(training)
             with limit_threads(1 if training.span.rank < 1000 else None):
-
-                def learn(rows, places, signed, geodesics, start):
-                    part = PairDifferences(rows, places)
-                    S, D = part.scatter(_pair_weights(signed))
-                    _check_differences(rows, part, S, D)
-                    for geodesic in geodesics:
-                        A, _ = self._regularised_mean(S, D, training, geodesic)
-                        eigenvalues, vectors = np.linalg.eigh(A)
-                        yield vectors * np.sqrt(np.maximum(eigenvalues, 0))
-
+                learn = functools.partial(self._learn, prior=prior)
                 training, self.geodesic_ = self._find_pairs(training, learn, rng)
                 with training:
                     S, D = training.differences.scatter(_pair_weights(training.signed))
@@ -222,7 +217,7 @@ class GMMLTransformer(LinearMetricLearner):
                 if self.geodesic_ is None:
                     A, scale = np.linalg.inv(training.prior_inverse), 1 / training.outside
                 else:
-                    A, scale = self._regularised_mean(S, D, training, self.geodesic_)
+                    A, scale = self._regularised_mean(S, D, prior, self.geodesic_)
                 self.metric_ = training.span.metric(
                     A,
                     scale,
@@ -233,12 +228,82 @@ class GMMLTransformer(LinearMetricLearner):
             progress.step()
         return self
 
-    def _regularised_mean(self, S, D, training, geodesic):
+    @fit_method
+    def partial_fit(
+        self,
+        X: MatrixLike,
+        y: ArrayLike | None = None,
+        *,
+        pairs: ArrayLike | None = None,
+        pair_labels: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        pair_weight: ArrayLike | None = None,
+    ) -> Self:
+        """Learn from more pairs; equal to one `fit` to the pairs of all calls.
+
+        The sums S and D are kept, n_features x n_features each. After `fit`, the first call begins
+        anew. ``geodesic="auto"`` is chosen by the pairs of the first call, and kept.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            The rows of this batch.
+        y : array-like of shape (n_samples,), default=None
+            Class labels, from which pairs among these rows are drawn: near ones under the metric
+            so far, or random ones.
+        pairs : array-like of shape (n_pairs, 2), default=None
+            Row indices into this X.
+        pair_labels, sample_weight, pair_weight : array-like, default=None
+            As in `fit`. Batches after the first may have pairs of one kind.
+
+        Returns
+        -------
+        self : GMMLTransformer
+            The fitted estimator.
+        """
+        before = vars(self).get("_sums")
+        weights = sample_weight, pair_weight
+        given = self._check_batch(X, y, pairs, pair_labels, *weights, before is None)
+        rows, n_features = given.X.astype(np.float64), given.X.shape[1]
+        A0 = check_prior(self.prior, n_features)
+        prior = n_features, np.eye(n_features) if isinstance(A0, str) else np.linalg.inv(A0), 1.0
+        with FitProgress(self, total=1, X=X, y=y, description="batch") as progress:
+            progress.begin()
+            if before is None:
+                training = self._prepare(given)
+                learn = functools.partial(self._learn, prior=_prior_of(training))
+                self.geodesic_ = self._choose_for_batch(training, learn)
+            differences = PairDifferences(rows - rows.mean(axis=0), given.pairs)
+            pair_weights = np.maximum([given.signed, -given.signed], 0)
+            total, scatter = pair_weights.sum(axis=1), differences.scatter(pair_weights)
+            if before is not None:
+                total, scatter = total + before[0], scatter + before[1]
+            S, D = scatter / total[:, None, None]
+            if not np.trace(S) + np.trace(D) > 0:
+                raise ValueError("all pairs have zero difference: X has equal rows in each.")
+            A, scale = self._regularised_mean(S, D, prior, self.geodesic_)
+            span = Span(rows, n_features, None, np.zeros(n_features))
+            self._sums = total, scatter
+            self.metric_ = span.metric(A, scale, None, given.X.dtype)
+            progress.step()
+        return self
+
+    def _learn(self, rows, places, signed, geodesics, start, prior):
+        """Yield the factor of the metric for each geodesic."""
+        part = PairDifferences(rows, places)
+        S, D = part.scatter(_pair_weights(signed))
+        _check_differences(rows, part, S, D)
+        for geodesic in geodesics:
+            A, _ = self._regularised_mean(S, D, prior, geodesic)
+            eigenvalues, vectors = np.linalg.eigh(A)
+            yield vectors * np.sqrt(np.maximum(eigenvalues, 0))
+
+    def _regularised_mean(self, S, D, prior, geodesic):
         """Return the metric inside the span, and its factor of the identity outside."""
-        unit = (np.trace(S) + np.trace(D)) / (2 * training.span.n_features)
+        n_features, inverse, outside = prior
+        unit = (np.trace(S) + np.trace(D)) / (2 * n_features)
         # S + reg P and D + reg inv(P) in units of the data: as reg grows, the mean tends to
         # inv(P), the prior.
-        inverse, outside = training.prior_inverse, training.outside
         S = S + self.reg * unit * inverse
         D = D + self.reg * unit * np.linalg.inv(inverse)
         if not max(np.abs(S).max(), np.abs(D).max()) < 2.0**500:
@@ -258,6 +323,10 @@ class GMMLTransformer(LinearMetricLearner):
         if self.reg:
             scale = (edge * outside) ** (geodesic - 1) * (edge / outside) ** geodesic
         return A, scale
+
+
+def _prior_of(training):
+    return training.span.n_features, training.prior_inverse, training.outside
 
 
 def _pair_weights(signed):

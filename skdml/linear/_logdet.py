@@ -283,6 +283,8 @@ class Iteration:
         Called with the point after every round; True stops.
     divergence : bool, default=False
         Whether to keep the iterates, for the divergence of the optimum to each.
+    start : ndarray of shape (n_pairs,), default=None
+        The first multipliers; None, and any that are outside of the domain, start at the prior.
     """
 
     def __init__(
@@ -294,6 +296,7 @@ class Iteration:
         before_round: Callable[[], None] | None = None,
         callback: Callable[[DualPoint], Any] | None = None,
         divergence: bool = False,
+        start: NDArray | None = None,
     ) -> None:
         self._max_iter, self._tol = max_iter, tol
         self._before_round, self._callback = before_round, callback
@@ -302,7 +305,10 @@ class Iteration:
         self._reason: str | None = None
         self._history: dict[str, list] = {"value": [], "kkt_residual": [], "seconds": []}
         self._n_iter = 0
-        point = problem.at(np.zeros(len(problem.signs)))
+        point = None if start is None else problem.at(start)
+        self.is_warm = point is not None
+        if point is None:
+            point = problem.at(np.zeros(len(problem.signs)))
         assert point is not None  # the prior is positive definite
         self.point = point
         self._check()

@@ -116,8 +116,10 @@ def _weighted_signs(problem):
 
 def _primal_newton(problem, log):
     """Take Newton steps on A until the residual is small, or no step is possible."""
-    gamma = min(_FIRST_GAMMA, problem.gamma)
-    L = _prior_factor(problem)
+    gamma, L = min(_FIRST_GAMMA, problem.gamma), None
+    if log.is_warm:  # near the optimum: no stages
+        gamma, L = problem.gamma, log.point.inverse_factor.T
+    L = _prior_factor(problem) if L is None else L
     while not log.done:
         log.begin()
         Z, p, violation = _violations(problem, L)

@@ -54,6 +54,8 @@ def solve_parallel(problem: LogDetProblem, **options: Any) -> DualResult:
     log = Iteration(problem, **options)
     step, previous = 1.0, None
     inverse = problem.prior_inverse.copy()
+    if log.is_warm:
+        inverse = log.point.factor @ log.point.factor.T
     while not log.done:
         point = log.begin()
         direction = -point.projections

@@ -9,14 +9,18 @@ that were held out, nothing is learned.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
+from ..utils._differences import PairDifferences
 from ..utils._neighbors import near_rows, retrieval_hits, vote_hits
 from ._graded import RIDGES, rank_correlation
+from ._mahalanobis import Span
 
 Learn = Callable[[NDArray, NDArray, NDArray, list, "NDArray | None"], Iterable[NDArray]]
 Embed = Callable[[NDArray, NDArray], NDArray]
@@ -272,3 +276,77 @@ def _make_folds(
     if not is_any:  # too few rows: each is left out of its own vote
         everything = np.arange(n_rows)
         yield everything, everything
+
+
+@dataclass(frozen=True)
+class TrainingPairs:
+    """Rows in coordinates of their span, their pairs, and the prior in the same coordinates.
+
+    A context manager: the blocks of differences are freed at the end.
+
+    Attributes
+    ----------
+    rows : ndarray of shape (n_rows,)
+        Row indices into X.
+    codes : ndarray of shape (n_rows,) or None
+        Their classes; None where pairs were given.
+    places : ndarray of shape (n_pairs, 2)
+        Pairs, as indices into the coordinates of the span.
+    signed : ndarray of shape (n_pairs,)
+        Their weights, negative for dissimilar pairs.
+    grades : ndarray of shape (n_pairs, 2) or None
+        How similar they are, and weights, where that was given.
+    span : Span
+        Of the rows.
+    prior_inverse : ndarray of shape (rank, rank)
+        The inverse of the prior inside the span.
+    outside : float
+        The inverse of the prior is this multiple of the identity outside the span.
+    parallel : dict
+        `n_jobs` and `client` of this fit.
+    """
+
+    rows: NDArray
+    codes: NDArray | None
+    places: NDArray
+    signed: NDArray
+    grades: NDArray | None
+    span: Span
+    prior_inverse: NDArray
+    outside: float
+    parallel: dict[str, Any]
+
+    @property
+    def pairs(self) -> NDArray:
+        """The pairs, as row indices into X."""
+        return self.rows[self.places]
+
+    @cached_property
+    def prior_factor(self) -> NDArray:
+        """L of the prior inside the span, L L'."""
+        return np.linalg.inv(np.linalg.cholesky(self.prior_inverse)).T
+
+    @cached_property
+    def differences(self) -> PairDifferences:
+        """The differences of the pairs."""
+        return self.differences_of(self.places)
+
+    def differences_of(self, places: NDArray) -> PairDifferences:
+        """Return the differences of other pairs of the same rows."""
+        return PairDifferences(self.span.coordinates, places, **self.parallel)
+
+    @property
+    def labels(self) -> NDArray:
+        """+1 for similar pairs, -1 for dissimilar ones."""
+        return np.sign(self.signed).astype(np.int64)
+
+    def with_pairs(self, places: NDArray, signed: NDArray) -> TrainingPairs:
+        """Return the same rows with other pairs."""
+        return replace(self, places=places, signed=signed)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if "differences" in vars(self):
+            self.differences.__exit__(*exc_info)

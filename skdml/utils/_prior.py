@@ -23,10 +23,11 @@ def check_prior(prior: Any, n_features: int) -> str | NDArray[np.float64]:
         )
     if not np.allclose(prior, prior.T, rtol=1e-8, atol=1e-12 * np.abs(prior).max()):
         raise ValueError("prior must be symmetric.")
-    smallest = np.linalg.eigvalsh(prior)[0]
-    if smallest <= 0:
+    smallest, largest = np.linalg.eigvalsh(prior)[[0, -1]]
+    if smallest <= 1e-15 * len(prior) * abs(largest):
         raise ValueError(
-            f"prior must be positive definite, its smallest eigenvalue is {smallest:.3g}."
+            f"prior must be positive definite, its smallest eigenvalue is {smallest:.3g} and its "
+            f"largest {largest:.3g}. A matrix of full rank is needed: add a little to the diagonal."
         )
     return (prior + prior.T) / 2
 

@@ -6,6 +6,7 @@ The sign of a pair says whether it is similar (+) or dissimilar (-), its size is
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,37 @@ from .validation import check_index_pairs, check_numbers, check_pair_labels, nam
 _BLOCK_SIZE = 2**20
 # Columns that tell most rows apart.
 _FEW_COLUMNS = 8
+
+
+@dataclass(frozen=True)
+class Supervision:
+    """What `fit` was given: rows with classes or with pairs, and weights.
+
+    Attributes
+    ----------
+    X : array, sparse matrix or dask array
+        The rows.
+    rows : ndarray of shape (n_rows,)
+        Their indices in the X that was given.
+    codes : ndarray of shape (n_rows,) or None
+        Their classes; None where there are pairs.
+    pairs : ndarray of shape (n_pairs, 2) or None
+        Pairs, as indices into `X`.
+    signed : ndarray of shape (n_pairs,) or None
+        Their weights, negative for dissimilar pairs.
+    grades : ndarray of shape (n_pairs, 2) or None
+        How similar they are, and weights, where that was given.
+    weights : ndarray of shape (n_rows,) or None
+        Of the rows; None is 1 for each.
+    """
+
+    X: Any
+    rows: NDArray
+    codes: NDArray | None
+    pairs: NDArray | None
+    signed: NDArray | None
+    grades: NDArray | None
+    weights: NDArray | None
 
 
 def check_weights(weights: Any, name: str, length: int) -> NDArray[np.float64]:
@@ -108,6 +140,7 @@ def signed_pairs(
     pair_weight: ArrayLike | None = None,
     sample_weight: NDArray | None = None,
     similarity: ArrayLike | None = None,
+    needs_both: bool = True,
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64] | None]:
     """Check pairs, and return each once with its signed weight.
 
@@ -129,6 +162,8 @@ def signed_pairs(
     similarity : array-like of shape (n_pairs,), default=None
         Grades, in place of labels: the weight is the distance to their mean, and pairs above
         it are similar.
+    needs_both : bool, default=True
+        Whether similar and dissimilar pairs must be there.
 
     Returns
     -------
@@ -193,7 +228,7 @@ def signed_pairs(
             f"{contradictory} pairs are labelled both similar and dissimilar; both are kept."
         )
     for sign, kind in ((1, "similar (+1)"), (-1, "dissimilar (-1)")):
-        if not (sign * signed > 0).any():
+        if needs_both and not (sign * signed > 0).any():
             raise ValueError(f"pair_labels has no {kind} pair left: both kinds are needed.")
     return pairs, signed, grades
 
