@@ -70,6 +70,7 @@ class LinearMetricLearner(
 
     _chosen: str  # the parameter that "auto" chooses along a path
     _candidates: tuple[float, ...]
+    _late: tuple[str, ...] = ()  # attributes that are computed at their first use
     _most_rank = 2000  # dimensions that local pairs may span where there are more columns
 
     _parameter_constraints: dict = {
@@ -107,6 +108,15 @@ class LinearMetricLearner(
             pair_similarity: Request = None,
             triplets: Request = None,
         ) -> Self: ...
+
+    if not TYPE_CHECKING:  # which would take any attribute for one of ours
+
+        def __getattr__(self, name):
+            # What `partial_fit` left to be computed when it is used.
+            if name in self._late and "_stream" in vars(self):
+                self._finish()
+                return vars(self)[name]
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -509,8 +519,6 @@ class LinearMetricLearner(
 
         An array of shape (n_features or n_components, n_features).
         """
-        if not hasattr(self, "metric_"):
-            raise AttributeError(f"{type(self).__name__} has no components_ before fit.")
         return self.metric_.components()
 
     def _distance(self, first, second):

@@ -15,7 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
 from ..utils._differences import PairDifferences
-from ..utils._fit import FitProgress, fit_method
+from ..utils._fit import FitProgress, Progress, fit_method
 from ..utils._parallel import limit_threads
 from ..utils._prior import check_prior
 from ..utils._sklearn import Interval, StrOptions
@@ -184,6 +184,10 @@ class DITMLTransformer(LinearMetricLearner):
     }
 
     _chosen = "gamma"
+    _late = (
+        "metric_", "dual_coef_", "kkt_residual_", "duality_gap_", "n_iter_", "stop_reason_",
+        "history_",
+    )  # fmt: skip
     _candidates = tuple(10.0 ** (e / 2) for e in range(-6, 3))
     _most_rank = 1000
 
@@ -301,7 +305,7 @@ class DITMLTransformer(LinearMetricLearner):
         )
         rng = check_random_state(self.random_state)
         before = None
-        if hasattr(self, "dual_coef_") and vars(self).pop("_stream", None) is None:
+        if vars(self).pop("_stream", None) is None and hasattr(self, "dual_coef_"):
             before = self.pairs_, self.pair_labels_, self.dual_coef_
         with FitProgress(self, X=X, y=y) as progress:
             training = self._prepare(supervision)
@@ -356,9 +360,9 @@ class DITMLTransformer(LinearMetricLearner):
     ) -> Self:
         """Learn from more pairs; equal to one `fit` to the pairs of all calls, with their bounds.
 
-        The pairs of earlier calls stay, with their multipliers, from which Newton steps start.
-        After `fit`, the first call begins anew. The bounds are those of the first call, and
-        ``gamma="auto"`` is chosen by its pairs.
+        The pairs of earlier calls stay, with their multipliers. The problem is solved when the
+        metric is used, by Newton steps from these. After `fit`, the first call begins anew. The
+        bounds are those of the first call, and ``gamma="auto"`` is chosen by its pairs.
 
         Parameters
         ----------
@@ -386,21 +390,30 @@ class DITMLTransformer(LinearMetricLearner):
         elif bounds is not None and not np.array_equal(_check_bounds(bounds), stream.bounds):
             raise ValueError(f"bounds are those of the first call of partial_fit, {stream.bounds}.")
         stream = stream.join(given.X, given.pairs, given.signed)
-        n_features, dtype = given.X.shape[1], given.X.dtype
+        self._stream = stream
+        self.pairs_, self.bounds_ = stream.pairs, stream.limits()
+        self.pair_labels_ = np.sign(stream.signed).astype(np.int64)
+        for name in self._late:
+            vars(self).pop(name, None)
+        return self
+
+    def _finish(self):
+        """Solve the problem of all batches, from the multipliers of the last solution."""
+        stream, n_features = self._stream, self.n_features_in_
         prior = check_prior(self.prior, n_features)
         inverse = np.eye(n_features) if isinstance(prior, str) else np.linalg.inv(prior)
-        span = Span(given.X, n_features, None, np.zeros(n_features))
-        with FitProgress(self, X=X, y=y) as progress:
+        span = Span(np.empty((0, n_features)), n_features, None, np.zeros(n_features))
+
+        def make_metric(A):
+            return span.metric(A, 1.0, None, stream.dtype)
+
+        with limit_threads(1 if n_features < 1000 else None):
             A = self._solve(
-                stream.pair_differences(), stream.signed, stream.limits(), inverse,
-                lambda A: span.metric(A, 1.0, None, dtype), progress, solve_newton,
-                stream.multipliers,
+                stream.pair_differences(), stream.signed, stream.limits(), inverse, make_metric,
+                Progress(), solve_newton, stream.multipliers,
             )  # fmt: skip
-            self._stream = replace(stream, multipliers=self.dual_coef_)
-            self.pairs_, self.bounds_ = stream.pairs, stream.limits()
-            self.pair_labels_ = np.sign(stream.signed).astype(np.int64)
-            self.metric_ = span.metric(A, 1.0, None, dtype)
-        return self
+        self._stream = replace(stream, multipliers=self.dual_coef_)
+        self.metric_ = make_metric(A)
 
     def _begin_stream(self, given, bounds):
         """Return a stream without pairs, with bounds; sets `gamma_`."""
@@ -421,7 +434,7 @@ class DITMLTransformer(LinearMetricLearner):
             _learn, bounds=bounds, root=root, prior_inverse=training.prior_inverse
         )
         self.gamma_ = float(self._choose_for_batch(training, learn))
-        return PairStream.begin(bounds, given.X.shape[1])
+        return PairStream.begin(bounds, given.X.shape[1], given.X.dtype)
 
     def _solve(
         self, differences, signed, bounds, prior_inverse, make_metric, progress, solve, start

@@ -122,6 +122,7 @@ class GMMLTransformer(LinearMetricLearner):
     }
 
     _chosen = "geodesic"
+    _late = ("metric_",)
     _candidates = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
 
     geodesic_: float | None
@@ -199,7 +200,7 @@ class GMMLTransformer(LinearMetricLearner):
             X, y, pairs, pair_labels, sample_weight, pair_weight, pair_similarity, triplets
         )
         rng = check_random_state(self.random_state)
-        vars(self).pop("_sums", None)
+        vars(self).pop("_stream", None)
         with FitProgress(self, total=3, X=X, y=y, description="step") as progress:
             progress.begin()
             training = self._prepare(supervision)
@@ -241,8 +242,9 @@ class GMMLTransformer(LinearMetricLearner):
     ) -> Self:
         """Learn from more pairs; equal to one `fit` to the pairs of all calls.
 
-        The sums S and D are kept, n_features x n_features each. After `fit`, the first call begins
-        anew. ``geodesic="auto"`` is chosen by the pairs of the first call, and kept.
+        The sums S and D are kept, n_features x n_features each; the metric is computed from them
+        when it is used. After `fit`, the first call begins anew. ``geodesic="auto"`` is chosen by
+        the pairs of the first call, and kept.
 
         Parameters
         ----------
@@ -261,32 +263,36 @@ class GMMLTransformer(LinearMetricLearner):
         self : GMMLTransformer
             The fitted estimator.
         """
-        before = vars(self).get("_sums")
+        before = vars(self).get("_stream")
         weights = sample_weight, pair_weight
         given = self._check_batch(X, y, pairs, pair_labels, *weights, before is None)
-        rows, n_features = given.X.astype(np.float64), given.X.shape[1]
+        if before is None:
+            check_prior(self.prior, given.X.shape[1])
+            training = self._prepare(given)
+            learn = functools.partial(self._learn, prior=_prior_of(training))
+            self.geodesic_ = self._choose_for_batch(training, learn)
+        rows = given.X.astype(np.float64)
+        pair_weights = np.maximum([given.signed, -given.signed], 0)
+        total = pair_weights.sum(axis=1)
+        scatter = PairDifferences(rows - rows.mean(axis=0), given.pairs).scatter(pair_weights)
+        if before is not None:
+            total, scatter = total + before[0], scatter + before[1]
+        if not np.trace(scatter.sum(axis=0)) > 0:
+            raise ValueError("all pairs have zero difference: X has equal rows in each.")
+        self._stream = total, scatter, given.X.dtype
+        vars(self).pop("metric_", None)
+        return self
+
+    def _finish(self):
+        """Set the metric of the sums of all batches."""
+        total, scatter, dtype = self._stream
+        n_features = self.n_features_in_
+        S, D = scatter / total[:, None, None]
         A0 = check_prior(self.prior, n_features)
         prior = n_features, np.eye(n_features) if isinstance(A0, str) else np.linalg.inv(A0), 1.0
-        with FitProgress(self, total=1, X=X, y=y, description="batch") as progress:
-            progress.begin()
-            if before is None:
-                training = self._prepare(given)
-                learn = functools.partial(self._learn, prior=_prior_of(training))
-                self.geodesic_ = self._choose_for_batch(training, learn)
-            differences = PairDifferences(rows - rows.mean(axis=0), given.pairs)
-            pair_weights = np.maximum([given.signed, -given.signed], 0)
-            total, scatter = pair_weights.sum(axis=1), differences.scatter(pair_weights)
-            if before is not None:
-                total, scatter = total + before[0], scatter + before[1]
-            S, D = scatter / total[:, None, None]
-            if not np.trace(S) + np.trace(D) > 0:
-                raise ValueError("all pairs have zero difference: X has equal rows in each.")
-            A, scale = self._regularised_mean(S, D, prior, self.geodesic_)
-            span = Span(rows, n_features, None, np.zeros(n_features))
-            self._sums = total, scatter
-            self.metric_ = span.metric(A, scale, None, given.X.dtype)
-            progress.step()
-        return self
+        A, scale = self._regularised_mean(S, D, prior, self.geodesic_)
+        span = Span(np.empty((0, n_features)), n_features, None, np.zeros(n_features))
+        self.metric_ = span.metric(A, scale, None, dtype)
 
     def _learn(self, rows, places, signed, geodesics, start, prior):
         """Yield the factor of the metric for each geodesic."""

@@ -19,6 +19,8 @@ class PairStream:
     ----------
     bounds : tuple of two floats
         u and l, of the first batch.
+    dtype : dtype
+        Of the rows.
     n_rows : int
         Rows in all batches.
     pairs : ndarray of shape (n_pairs, 2)
@@ -32,6 +34,7 @@ class PairStream:
     """
 
     bounds: Any
+    dtype: Any
     n_rows: int
     pairs: NDArray
     differences: NDArray
@@ -39,10 +42,10 @@ class PairStream:
     multipliers: NDArray
 
     @classmethod
-    def begin(cls, bounds: Any, n_features: int) -> PairStream:
+    def begin(cls, bounds: Any, n_features: int, dtype: Any) -> PairStream:
         """Return a stream without pairs."""
         pairs, none = np.empty((0, 2), dtype=np.int64), np.empty(0)
-        return cls(bounds, 0, pairs, np.empty((0, n_features)), none, none)
+        return cls(bounds, dtype, 0, pairs, np.empty((0, n_features)), none, none)
 
     def join(self, X: NDArray, pairs: NDArray, signed: NDArray) -> PairStream:
         """Return the stream with the pairs of a batch that differ at all."""
@@ -51,6 +54,7 @@ class PairStream:
         keep = squares > 1e-14 * squares.max(initial=0)
         return PairStream(
             self.bounds,
+            self.dtype,
             self.n_rows + len(X),
             np.concatenate([self.pairs, self.n_rows + pairs[keep]]),
             np.concatenate([self.differences, differences[keep]]),

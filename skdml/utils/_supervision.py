@@ -206,9 +206,10 @@ def signed_pairs(
     pairs, signed = pairs[keep], signed[keep]
     grades = None if grades is None else np.column_stack([grades, weights])[keep]
     numbers = pairs[:, 0] * n_rows + pairs[:, 1]
-    kinds = np.stack([numbers, np.sign(signed) if grades is None else grades[:, 0]])
-    _, first, inverse = np.unique(kinds, axis=1, return_index=True, return_inverse=True)
-    inverse = inverse.ravel()
+    kinds = 2 * numbers + (signed > 0)
+    if grades is not None:  # pairs with several grades stay apart
+        kinds = len(pairs) * numbers + np.unique(grades[:, 0], return_inverse=True)[1]
+    _, first, inverse = np.unique(kinds, return_index=True, return_inverse=True)
     again = len(pairs) - len(first)
     if again:
         if pair_weight is None and similarity is None:
