@@ -305,7 +305,7 @@ class Iteration:
         self._reason: str | None = None
         self._history: dict[str, list] = {"value": [], "kkt_residual": [], "seconds": []}
         self._n_iter = 0
-        point = None if start is None else problem.at(start)
+        point = problem.at(start) if start is not None and start.any() else None
         self.is_warm = point is not None
         if point is None:
             point = problem.at(np.zeros(len(problem.signs)))
