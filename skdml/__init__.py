@@ -29,7 +29,15 @@ if TYPE_CHECKING:
     from .asymmetric import AsymmetricMetricClassifier
     from .deep import DeepMetricEmbedder
     from .generate import WassersteinGenerator
-    from .linear import DITMLTransformer, GMMLTransformer, NeighborhoodGerrymandering
+    from .linear import (
+        LFDA,
+        LMNN,
+        MLKR,
+        RCA,
+        DITMLTransformer,
+        GMMLTransformer,
+        NeighborhoodGerrymandering,
+    )
     from .ranking import LocalGMMLRanker
     from .semisupervised import SSDMLEmbedder
 
@@ -39,13 +47,21 @@ _ESTIMATORS = {
     "DITMLTransformer": "linear",
     "DeepMetricEmbedder": "deep",
     "GMMLTransformer": "linear",
+    "LFDA": "linear",
+    "LMNN": "linear",
     "LocalGMMLRanker": "ranking",
+    "MLKR": "linear",
     "NeighborhoodGerrymandering": "linear",
+    "RCA": "linear",
     "SSDMLEmbedder": "semisupervised",
     "WassersteinGenerator": "generate",
 }
 
 __all__ = [
+    "LFDA",
+    "LMNN",
+    "MLKR",
+    "RCA",
     "AsymmetricMetricClassifier",
     "DITMLTransformer",
     "DeepMetricEmbedder",
