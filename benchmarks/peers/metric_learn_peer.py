@@ -25,6 +25,20 @@ def supervised(algorithm, X, y, X_new=None, **parameters):
     return _outputs(estimator, X_new)
 
 
+def lfda_with_local_scales(X, y, **parameters):
+    """Fit LFDA with the distance of the k-th neighbour as the scale of a row.
+
+    metric-learn sorts the columns of the distances and then takes column k in place of line k:
+    the distances of the k-th row, for all rows.
+    """
+    partition = np.partition
+    np.partition = lambda values, k, axis: partition(values, k, axis=axis).T
+    try:
+        return _outputs(metric_learn.LFDA(**parameters).fit(X, y), None)
+    finally:
+        np.partition = partition
+
+
 def _outputs(estimator, X_new):
     """Return the learnt map and, where `X_new` is given, its image (part of the time)."""
     outputs = {"components": estimator.components_}

@@ -127,7 +127,7 @@ class LFDA(RowMetricLearner):
         codes = encode_for_pairs(check_row_labels(y, X.shape[0]))
         with FitProgress(self, total=0, X=given, y=y):
             span = self._find_span(X)
-            rows = span.coordinates / np.sqrt(np.mean(span.coordinates**2))
+            rows = span.coordinates
             inside, between = local_scatters(rows, codes, self.n_neighbors)
             if not np.any(inside):
                 raise ValueError(
