@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from numbers import Integral, Real
 from typing import Self
 
@@ -183,23 +184,24 @@ class LMNN(RowMetricLearner):
 
         n_steps = self.n_passes * (2 if is_judged else 1)
         with FitProgress(self, total=n_steps, X=given, y=y, description="pass") as progress:
-            options = {
-                "n_neighbors": self.n_neighbors,
-                "pull": self.regularization,
-                "max_iter": self.max_iter,
-                "tol": self.tol,
-                "progress": progress,
-                "attributes": lambda L: {"metric_": find_metric(L, 1.0)},
-            }
+            make_passes = functools.partial(
+                train_passes,
+                n_neighbors=min(self.n_neighbors, int(np.bincount(codes).max()) - 1),
+                pull=self.regularization,
+                max_iter=self.max_iter,
+                tol=self.tol,
+                progress=progress,
+                attributes=lambda L: {"metric_": find_metric(L, 1.0)},
+            )
             n_passes, found = self.n_passes, None
             if is_judged:
-                found = train_passes(rows[rest], codes[rest], start, n_passes, **options)
+                found = make_passes(rows[rest], codes[rest], start, n_passes)
                 self.validation_scores_ = np.array(
                     [_vote_score(rows @ L.T, codes, held_out) for L in found.maps]
                 )
                 n_passes = int(self.validation_scores_.argmax())
             if found is None or n_passes:
-                found = train_passes(rows, codes, start, n_passes, **options)
+                found = make_passes(rows, codes, start, n_passes)
             self.n_passes_ = min(n_passes, len(found.maps) - 1)
             # Outside the span, the metric is that of the start.
             scale = float(np.linalg.norm(found.maps[0], axis=1).max())

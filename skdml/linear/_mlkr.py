@@ -77,15 +77,14 @@ class MLKR(RowMetricLearner):
 
     Examples
     --------
-    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.datasets import make_friedman1
     >>> from sklearn.neighbors import KNeighborsRegressor
     >>> from sklearn.pipeline import make_pipeline
     >>> from sklearn.preprocessing import StandardScaler
     >>> from skdml import MLKR
-    >>> X, y = load_diabetes(return_X_y=True)
-    >>> knn = KNeighborsRegressor(20)
-    >>> model = make_pipeline(StandardScaler(), MLKR(n_components=2, random_state=0), knn)
-    >>> model.fit(X[::2], y[::2]).score(X[1::2], y[1::2]) > 0.4
+    >>> X, y = make_friedman1(400, random_state=0)  # five columns of ten say nothing
+    >>> model = make_pipeline(StandardScaler(), MLKR(random_state=0), KNeighborsRegressor())
+    >>> model.fit(X[::2], y[::2]).score(X[1::2], y[1::2]) > 0.8
     True
     """
 
@@ -143,7 +142,8 @@ class MLKR(RowMetricLearner):
             drawn = np.sort(rng.permutation(X.shape[0])[:_MOST_ROWS])
             X, values = X[drawn], values[drawn]
             check_varies(X)
-        values = (values - values.mean()) / (values.std() * np.sqrt(len(values)) or 1.0)
+        values = values - values.mean()
+        values /= np.linalg.norm(values) or 1.0
         span = self._find_span(X)
         unit = np.sqrt(np.mean(np.sum(span.coordinates**2, axis=1)))
         rows = span.coordinates / unit
@@ -156,10 +156,13 @@ class MLKR(RowMetricLearner):
 
         with FitProgress(self, total=self.max_iter, X=given, y=y) as progress:
             progress.begin()
+            n_left = [self.max_iter]
 
             def visit(L: NDArray, loss: float) -> bool:
                 stop = progress.step(lambda: {"metric_": find_metric(L)}, loss=loss)
-                progress.begin()
+                n_left[0] -= 1
+                if n_left[0] and not stop:
+                    progress.begin()
                 return stop
 
             found = train(rows, values, start, self.max_iter, self.tol, visit)
@@ -176,10 +179,10 @@ class MLKR(RowMetricLearner):
 
 
 def check_targets(y: Any, n_rows: int) -> NDArray[np.float64]:
-    """Return finite numbers that are not all the same; a column is flattened, with a warning."""
+    """Return numbers up to 1 that are not all the same; a column is flattened, with a warning."""
     with naming("y"):
         values = column_or_1d(as_array(y), warn=True)
     values = check_numbers(values, "y", n_rows)
     if values.min() == values.max():
         raise ValueError("y is the same number for all rows: there is nothing to learn from.")
-    return values
+    return values / np.abs(values).max()

@@ -72,12 +72,13 @@ def _kernel_blocks(Z, queries=None):
     """
     n_rows = len(Z)
     queries = np.arange(n_rows) if queries is None else queries
-    squared = np.sum(Z**2, axis=1)
+    # Squared distances but for the norm of the line's own row, which is the same for all of it.
+    left = np.column_stack([2 * Z, np.ones(n_rows)])
+    right = np.vstack([Z.T, -np.sum(Z**2, axis=1)])
     step = max(1, _BLOCK_SIZE // n_rows)
     for start in range(0, len(queries), step):
         cut = queries[start : start + step]
-        kernel = Z[cut] @ (2 * Z.T)
-        kernel -= squared  # the norm of the line's own row is the same for all of it
+        kernel = left[cut] @ right
         kernel[np.arange(len(cut)), cut] = -np.inf
         kernel -= kernel.max(axis=1, keepdims=True)
         # Numbers below the normal range make products slow, and add nothing to a sum with a 1.

@@ -82,7 +82,9 @@ class RCA(RowMetricLearner):
 
     if TYPE_CHECKING:
 
-        def set_fit_request(self, *, chunks: Request = None) -> Self: ...
+        def set_fit_request(  # type: ignore[override]
+            self, *, chunks: Request = None
+        ) -> Self: ...
 
     def __init__(self, n_components: int | None = None, shrinkage: float | str = "auto") -> None:
         self.n_components = n_components
