@@ -260,8 +260,10 @@ def find_targets(found, shapes):
 
 def standing(found, shapes, method):
     """Say how one of our methods does on the tables; the sentence may be empty."""
-    over = {other: fold_gains(found, UCI, method, other) for other in (PLAIN, "NCA", PEER)}
-    if not over[PLAIN]:
+    known = {other for results in found.values() for other in results}
+    others = [other for other in (PLAIN, "NCA", PEER, "LMNN") if other in known - {method}]
+    over = {other: fold_gains(found, UCI, method, other) for other in others}
+    if not over.get(PLAIN):
         return ""
     means = [f"{mean_gain(gains):+.3f} to {other}" for other, gains in over.items() if gains]
     worse = ", ".join(below_plain(over[PLAIN])) or "none"
