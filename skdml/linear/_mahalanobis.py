@@ -248,6 +248,7 @@ class MahalanobisMetric:
             if unit != 1:  # an exact power of two
                 return unit * self._norms(differences.astype(np.float64) / unit)
         along = self._project(differences)
+        squared = squared.astype(np.float64, copy=False)  # the scale may be beyond single precision
         return np.sqrt(np.maximum(self.scale * squared + along**2 @ self.weights, 0))
 
     def pairwise(self, X: MatrixLike, Y: MatrixLike | None = None) -> NDArray:

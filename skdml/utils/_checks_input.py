@@ -77,8 +77,8 @@ def check_rows_of_one_dimension(estimator: Any) -> None:
 
 @only_for(requires_target)
 def check_one_class(estimator: Any) -> None:
-    """All rows of one class, or of one relevance: an error that says so."""
-    problem = "class" if takes_classes(estimator) else "relevance|grade|level"
+    """All rows of one class, of one relevance or of one number: an error that says so."""
+    problem = "class" if takes_classes(estimator) else "relevance|grade|level|same number"
     assert_refused(estimator, "one class", "y", problem, y=np.zeros(N_SAMPLES, dtype=int))
 
 
