@@ -13,7 +13,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.preprocessing import StandardScaler
 
 NEIGHBOURS = (1, 5)
-# Of the results of our own methods: with another one they are computed again, those of others kept.
+# Of results of our own methods that have no version of their own.
 VERSION = "2"
 
 
@@ -22,7 +22,7 @@ class Method:
     """Where an estimator is found, its parameters, and what is known of it.
 
     `is_dense` marks maps of all features to all features, which are not learned from thousands;
-    `is_ours` those whose results have a version.
+    `version` is that of the results of our own methods: with another one they are computed again.
     """
 
     module: str
@@ -30,17 +30,24 @@ class Method:
     parameters: dict[str, Any] = field(default_factory=dict)
     is_classifier: bool = False
     is_dense: bool = False
-    is_ours: bool = False
+    version: str | None = None
+
+    @property
+    def is_ours(self):
+        """Whether this package has the method."""
+        return self.version is not None
 
     def find(self):
         """Return the class, None where its module has none of this name."""
         return getattr(import_module(self.module), self.name, None)
 
 
-def _ours(name, **parameters):
-    return Method("skdml.linear", name, {"random_state": 0, **parameters}, is_ours=True)
+def _ours(name, version=VERSION, is_seeded=True, **parameters):
+    seed = {"random_state": 0} if is_seeded else {}
+    return Method("skdml.linear", name, {**seed, **parameters}, version=version)
 
 
+PEER = "metric-learn LMNN"  # in an environment of its own
 METHODS = {
     "Euclidean": Method("sklearn.preprocessing", "FunctionTransformer"),
     "NCA": Method(
@@ -49,13 +56,16 @@ METHODS = {
         {"max_iter": 50, "random_state": 0},
         is_dense=True,
     ),
-    "LMNN": Method("metric_learn", "LMNN", {"random_state": 0}, is_dense=True),
+    PEER: Method("metric_learn", "LMNN", {"random_state": 0}, is_dense=True),
     "logistic": Method(
         "sklearn.linear_model", "LogisticRegression", {"max_iter": 1000}, is_classifier=True
     ),
     "forest": Method(
         "sklearn.ensemble", "RandomForestClassifier", {"random_state": 0}, is_classifier=True
     ),
+    "LMNN": _ours("LMNN", "1"),
+    "RCA": _ours("RCA", "1", is_seeded=False),
+    "LFDA": _ours("LFDA", "1", is_seeded=False),
     "GMML": _ours("GMMLTransformer"),
     "DITML": _ours("DITMLTransformer"),
     "gerrymandering": _ours("NeighborhoodGerrymandering"),

@@ -45,7 +45,10 @@ def draw_ranks(axes, ranks, methods):
 def draw_gains(axes, sets, methods):
     styles = {
         "NCA": ("v", PALETTE[5]),
-        "LMNN": ("^", PALETTE[1]),
+        "metric-learn LMNN": ("^", PALETTE[1]),
+        "LMNN": ("v", PALETTE[1]),
+        "RCA": ("<", PALETTE[2]),
+        "LFDA": (">", PALETTE[2]),
         "logistic": ("x", "0.45"),
         "forest": ("+", "0.45"),
         "GMML": ("s", PALETTE[4]),

@@ -30,7 +30,15 @@ if TYPE_CHECKING:
     from .asymmetric import AsymmetricMetricClassifier
     from .deep import DeepMetricEmbedder
     from .generate import WassersteinGenerator
-    from .linear import DITMLTransformer, GMMLTransformer, NeighborhoodGerrymandering
+    from .linear import (
+        LFDA,
+        LMNN,
+        MLKR,
+        RCA,
+        DITMLTransformer,
+        GMMLTransformer,
+        NeighborhoodGerrymandering,
+    )
     from .ranking import LocalGMMLRanker
     from .semisupervised import SSDMLEmbedder
     from .verification import PairClassifier
@@ -41,14 +49,22 @@ _ESTIMATORS = {
     "DITMLTransformer": "linear",
     "DeepMetricEmbedder": "deep",
     "GMMLTransformer": "linear",
+    "LFDA": "linear",
+    "LMNN": "linear",
     "LocalGMMLRanker": "ranking",
+    "MLKR": "linear",
     "NeighborhoodGerrymandering": "linear",
     "PairClassifier": "verification",
+    "RCA": "linear",
     "SSDMLEmbedder": "semisupervised",
     "WassersteinGenerator": "generate",
 }
 
 __all__ = [
+    "LFDA",
+    "LMNN",
+    "MLKR",
+    "RCA",
     "AsymmetricMetricClassifier",
     "DITMLTransformer",
     "DeepMetricEmbedder",

@@ -28,6 +28,8 @@ SETTINGS: dict[str, dict] = {
     "LocalGMMLRanker": {"max_epochs": N_ITERATIONS},
     "AsymmetricMetricClassifier": {"max_iter": N_ITERATIONS},
     "NeighborhoodGerrymandering": {"max_iter": N_ITERATIONS, "validation_fraction": None},
+    "LMNN": {"n_passes": N_ITERATIONS, "validation_fraction": None},
+    "MLKR": {"max_iter": N_ITERATIONS, "tol": 1e-15},
     "DeepMetricEmbedder": {"max_epochs": N_ITERATIONS, "n_components": 8},
     "SSDMLEmbedder": {"max_epochs": N_ITERATIONS, "n_components": 4, "n_neighbors": 4},
     "WassersteinGenerator": {"max_iter": N_ITERATIONS, "batch_size": 16},
@@ -97,9 +99,10 @@ def test_scoring_monitor_in_a_pipeline_and_a_search(estimator):
     pipeline.fit(X, y)
     assert_rows(monitor, estimator)
     monitor = new_monitor()
+    is_seeded = "random_state" in estimator.get_params()
     search = GridSearchCV(
         fresh(estimator).set_callbacks(monitor),
-        {"random_state": [0, 1]},
+        {"random_state": [0, 1]} if is_seeded else {"n_components": [None, 1]},
         cv=2,
         scoring=lambda model, X, y: 0.0,
     )
@@ -121,7 +124,9 @@ def test_progress_bar(estimator, where, capsys, monkeypatch):
         model = make_pipeline(clone(model))
     elif where == "search":
         scoring = {"scoring": lambda model, X, y: 0.0}
-        model = GridSearchCV(model, {"random_state": [0]}, cv=2, **scoring)
+        is_seeded = "random_state" in model.get_params()
+        grid = {"random_state": [0]} if is_seeded else {"n_components": [None]}
+        model = GridSearchCV(model, grid, cv=2, **scoring)
     model.set_callbacks(ProgressBar(max_propagation_depth=None)).fit(X, y)
     shown = capsys.readouterr().out
     assert type(estimator).__name__ in shown

@@ -18,6 +18,8 @@ from skdml.utils.estimator_checks import (
 QUICK: dict[str, dict] = {
     "AsymmetricMetricClassifier": {"max_iter": 3},
     "NeighborhoodGerrymandering": {"max_iter": 3},
+    "LMNN": {"max_iter": 5, "n_passes": 2},
+    "MLKR": {"max_iter": 10, "tol": 0.1},
     "DeepMetricEmbedder": {"max_epochs": 1, "n_components": 8},
     "PairClassifier": {"learner": GMMLTransformer(geodesic=0.5), "cv": 2},
     "WassersteinGenerator": {"max_iter": 5, "batch_size": 16},

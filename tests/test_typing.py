@@ -27,6 +27,10 @@ import skdml
 from skdml import (
     AsymmetricMetricClassifier,
     DeepMetricEmbedder,
+    LFDA,
+    LMNN,
+    MLKR,
+    RCA,
     DITMLTransformer,
     GMMLTransformer,
     LocalGMMLRanker,
@@ -77,6 +81,12 @@ bounded: NDArray[Any] = ditml.bounds_ * ditml.pair_labels_
 votes = NeighborhoodGerrymandering(n_neighbors=3, lr=0.02, validation_fraction=None).fit(X, y)
 embedded = votes.transform(X) - X @ votes.components_.T
 objective: list[float] = votes.history_["objective"]
+margins = LMNN(n_neighbors=2, n_passes=1, validation_fraction=None).fit(X, y)
+passes: int = margins.n_passes_ + margins.n_iter_
+kernel = MLKR(n_components=2, tol=1e-3).fit(X, X[:, 0])
+errors: list[float] = kernel.history_["loss"]
+whitened: NDArray[Any] = RCA(shrinkage=0.1).fit(X, chunks=y).transform(X)
+ratios: NDArray[Any] = LFDA(2, embedding_type="plain").fit(X, y).eigenvalues_
 
 # Queries and database
 classifier = AsymmetricMetricClassifier(n_neighbors=3, cost_matrix=[[0, 1], [1, 0]])

@@ -3,6 +3,8 @@
 SDML does not work there: it passes `cov_init` to a scikit-learn function that lost it.
 """
 
+import time
+
 import metric_learn
 import numpy as np
 
@@ -21,8 +23,24 @@ def itml(pairs, y, bounds=None, X_new=None, **parameters):
 def supervised(algorithm, X, y, X_new=None, **parameters):
     """Fit an estimator to labelled rows: "ITML_Supervised", "LMNN", "SCML_Supervised", ..."""
     estimator = getattr(metric_learn, algorithm)(**parameters)
+    start = time.process_time()
     estimator.fit(X, y)
-    return _outputs(estimator, X_new)
+    seconds = time.process_time() - start
+    return {**_outputs(estimator, X_new), "processor_seconds": seconds}
+
+
+def lfda_with_local_scales(X, y, **parameters):
+    """Fit LFDA with the distance of the k-th neighbour as the scale of a row.
+
+    metric-learn sorts the columns of the distances and then takes column k in place of line k:
+    the distances of the k-th row, for all rows.
+    """
+    partition = np.partition
+    np.partition = lambda values, k, axis: partition(values, k, axis=axis).T
+    try:
+        return _outputs(metric_learn.LFDA(**parameters).fit(X, y), None)
+    finally:
+        np.partition = partition
 
 
 def _outputs(estimator, X_new):

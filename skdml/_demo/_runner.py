@@ -65,7 +65,10 @@ def _rows(verbose):
     bar = tqdm(demos.items(), desc="demos", disable=None if verbose else True, leave=False)
     for name, demo in bar:
         bar.set_description(name)
-        yield from demo(verbose=verbose)
+        for row in demo(verbose=verbose):
+            for _, figure in row.figures:  # pyplot warns of many; a closed one can be saved
+                optional_import("matplotlib.pyplot", "The demo").close(figure)
+            yield row
 
 
 def _print_table(rows):

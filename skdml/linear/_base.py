@@ -2,39 +2,59 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property
+import functools
+from dataclasses import replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
+from sklearn.metrics import roc_auc_score
 from sklearn.preprocessing import normalize
 from sklearn.utils import check_random_state
 from sklearn.utils.extmath import row_norms
 from sklearn.utils.validation import check_is_fitted
 
 from ..constraints import make_pairs
+from ..metrics import recall_at_k
 from ..utils._bases import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from ..utils._differences import PairDifferences
 from ..utils._parallel import computed, find_client, is_dask_array
+from ..utils._prior import check_prior, prior_inverse
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions, validate_rows
 from ..utils._split_pairs import refuse_split_indices
+from ..utils._supervision import (
+    Supervision,
+    check_weights,
+    merge_rows,
+    pairs_of_triplets,
+    signed_pairs,
+)
 from ..utils._typing import MatrixLike, RandomStateLike, Request
 from ..utils.validation import (
+    as_dense,
     check_given,
     check_index_pairs,
     check_named_array,
-    check_pairs,
+    check_pair_labels,
     check_row_labels,
     check_scale,
     check_varies,
     column_bounds,
+    encode,
     encode_for_pairs,
 )
-from ._mahalanobis import MahalanobisMetric, Span, find_span, shorten
-from ._selection import N_ROUNDS, Choice, choose_for_pairs, choose_value, near_pairs
+from ._graded import graded_factors
+from ._mahalanobis import MahalanobisMetric, find_span, shorten
+from ._selection import (
+    N_ROUNDS,
+    Choice,
+    TrainingPairs,
+    choose_for_pairs,
+    choose_value,
+    near_pairs,
+    weigh,
+)
 
 # Rows among which local pairs are found.
 _MOST_ROWS = 10_000
@@ -45,12 +65,13 @@ class LinearMetricLearner(
 ):
     """Base of the estimators that learn one Mahalanobis metric.
 
-    The `fit` of a subclass calls `_check_supervision` and `_prepare`, and sets `metric_`, a
+    The `fit` of a subclass calls `_supervise` and `_prepare`, and sets `metric_`, a
     `MahalanobisMetric`; everything that uses the metric is here.
     """
 
     _chosen: str  # the parameter that "auto" chooses along a path
     _candidates: tuple[float, ...]
+    _late: tuple[str, ...] = ()  # attributes that are computed at their first use
     _most_rank = 2000  # dimensions that local pairs may span where there are more columns
 
     _parameter_constraints: dict = {
@@ -79,8 +100,24 @@ class LinearMetricLearner(
     if TYPE_CHECKING:  # scikit-learn makes these from the signatures, for metadata routing
 
         def set_fit_request(
-            self, *, pairs: Request = None, pair_labels: Request = None
+            self,
+            *,
+            pairs: Request = None,
+            pair_labels: Request = None,
+            sample_weight: Request = None,
+            pair_weight: Request = None,
+            pair_similarity: Request = None,
+            triplets: Request = None,
         ) -> Self: ...
+
+    if not TYPE_CHECKING:  # which would take any attribute for one of ours
+
+        def __getattr__(self, name):
+            # What `partial_fit` left to be computed when it is used.
+            if name in self._late and "_stream" in vars(self):
+                self._finish()
+                return vars(self)[name]
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -89,54 +126,142 @@ class LinearMetricLearner(
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
-    def _check_supervision(self, X, y, pairs, pair_labels):
-        """Return X with either the numbers of the classes, or index pairs and labels of +1 / -1."""
+    def _supervise(
+        self,
+        X,
+        y=None,
+        pairs=None,
+        pair_labels=None,
+        sample_weight=None,
+        pair_weight=None,
+        pair_similarity=None,
+        triplets=None,
+        is_first=True,
+    ):
+        """Check what `fit` was given, and return it as a `Supervision`.
+
+        A later batch of `partial_fit` may have pairs of one kind.
+        """
+        sources = {"pairs": pairs, "triplets": triplets}
+        given = [name for name, value in sources.items() if value is not None]
+        if len(given) > 1:
+            raise ValueError("pairs and triplets were given: pass one of them.")
         if pairs is None:
-            if pair_labels is not None:
-                raise ValueError("pair_labels was given without pairs: pass both.")
+            for name, value in (("pair_labels", pair_labels), ("pair_similarity", pair_similarity)):
+                if value is not None:
+                    raise ValueError(f"{name} was given without pairs: pass both.")
+            if not given and pair_weight is not None:
+                raise ValueError("pair_weight was given without pairs or triplets: pass both.")
+        elif pair_labels is not None and pair_similarity is not None:
+            raise ValueError("pair_labels and pair_similarity were given: pass one of them.")
+        if not given:
             hint = " Pass class labels y, or index pairs with pairs= and pair_labels=."
             check_given(y, type(self).__name__, hint)
         else:
-            refuse_split_indices(pairs)
+            refuse_split_indices(sources[given[0]], given[0])
+        X = self._check_matrix(X, is_first)
+        n_rows = X.shape[0]
+        if sample_weight is not None:
+            sample_weight = check_weights(sample_weight, "sample_weight", n_rows)
+        if not given:
+            return self._check_classes(X, y, sample_weight)
+        if triplets is not None:
+            pairs, pair_labels, pair_weight = pairs_of_triplets(triplets, n_rows, pair_weight)
+        pairs, signed, grades = signed_pairs(
+            pairs, pair_labels, n_rows, pair_weight, sample_weight, pair_similarity, is_first
+        )
+        return Supervision(X, np.arange(n_rows), None, pairs, signed, grades, sample_weight)
+
+    def _check_matrix(self, X, reset=True):
         if is_dask_array(X):
-            X = self._check_dask_array(X, reset=True)
+            X = self._check_dask_array(X, reset=reset)
         else:
-            X = validate_rows(self, X, ensure_min_samples=2)
+            X = validate_rows(self, X, ensure_min_samples=2, reset=reset)
         bounds = column_bounds(X)
         if not np.isfinite(bounds).all():  # of dask arrays; others were checked above
             raise ValueError("Input X contains NaN or infinity.")
         check_scale(bounds)
         check_varies(bounds)
         X = self._scale_rows(X)
-        n_samples, n_features = X.shape
+        n_features = X.shape[1]
         if self.n_components is not None and self.n_components > n_features:
             raise ValueError(
                 f"n_components={self.n_components} is more than the {n_features} features of X."
             )
-        if pairs is not None:
-            return X, None, *check_pairs(pairs, pair_labels, n_samples)
-        y = check_row_labels(y, n_samples)
+        return X
+
+    def _check_classes(self, X, y, weights):
+        """Return the distinct rows of each class, or random pairs of them."""
+        y = check_row_labels(y, X.shape[0])
+        rows, weights = merge_rows(X, encode(y, "y")[1], weights)
+        if len(rows) < len(y) or weights is not None:
+            encode_for_pairs(y)
+            X, y = X[rows], y[rows]
+            check_varies(X)
+            if len(np.unique(y)) == len(y):
+                raise ValueError(
+                    "no similar pair with a difference is left: the rows of each class are equal."
+                )
         if self._is_random() and getattr(self, self._chosen) != "auto":
             n_pairs = self.n_constraints or self._n_pairs(*X.shape)
-            return X, None, *make_pairs(y, n_pairs, random_state=self.random_state)
-        return X, encode_for_pairs(y), None, None
+            pairs, labels = make_pairs(y, n_pairs, random_state=self.random_state)
+            return Supervision(X, rows, None, pairs, weigh(labels, pairs, weights), None, weights)
+        return Supervision(X, rows, encode_for_pairs(y), None, None, None, weights)
 
-    def _prepare(self, X, codes, pairs, labels):
+    def _prepare(self, given):
         """Express the rows and the prior in coordinates of the span of the rows."""
+        X, codes, weights, signed = given.X, given.codes, given.weights, given.signed
         prior = check_prior(self.prior, X.shape[1])
         parallel = {"n_jobs": self.n_jobs, "client": find_client(None, X)}
-        if pairs is None:
+        if given.pairs is None:
             rows, places = self._draw_rows(X, codes), np.empty((0, 2), dtype=int)
-            codes, labels = codes[rows], np.empty(0, dtype=int)
+            codes, signed = codes[rows], np.empty(0)
         else:
-            rows, places = np.unique(pairs, return_inverse=True)
+            rows, places = np.unique(given.pairs, return_inverse=True)
             places = places.reshape(-1, 2)
         if len(rows) < X.shape[0]:
             X = X[rows]
             check_varies(X)
-        span = find_span(X, full=not isinstance(prior, str), **parallel)
+            weights = None if weights is None else weights[rows]
+        span = find_span(X, full=not isinstance(prior, str), weights=weights, **parallel)
         inverse, outside = prior_inverse(prior, span)
-        return TrainingPairs(rows, codes, places, labels, span, inverse, outside, parallel)
+        return TrainingPairs(
+            given.rows[rows], codes, places, signed, given.grades, span, inverse, outside, parallel
+        )
+
+    def _check_batch(self, X, y, pairs, pair_labels, sample_weight, pair_weight, is_first):
+        """Return a batch of `partial_fit` as a `Supervision` with pairs."""
+        if self.n_components is not None or (
+            isinstance(self.prior, str) and self.prior == "covariance"
+        ):
+            raise ValueError(
+                "partial_fit never has all rows, which n_components and prior='covariance' need: "
+                "use n_components=None, and the identity or a matrix as prior."
+            )
+        weights = {"sample_weight": sample_weight, "pair_weight": pair_weight}
+        given = self._supervise(X, y, pairs, pair_labels, **weights, is_first=is_first)
+        given = replace(given, X=as_dense(computed(given.X)))
+        if given.pairs is not None:
+            return given
+        n_pairs = self.n_constraints or self._n_pairs(*given.X.shape)
+        rng = check_random_state(self.random_state)
+        if self._is_random():
+            drawn, labels = make_pairs(given.codes, n_pairs, random_state=rng)
+        else:  # near under the metric so far
+            rows = given.X if is_first else self._scale_rows(self.metric_.transform(given.X))
+            drawn, labels = near_pairs(rows, given.codes, n_pairs, rng)
+        signed = weigh(labels, drawn, given.weights)
+        return replace(given, codes=None, pairs=drawn, signed=signed)
+
+    def _choose_for_batch(self, training, learn):
+        """Return the parameter that is chosen by the pairs of the first batch, for all batches."""
+        value = getattr(self, self._chosen)
+        if value != "auto":
+            return value
+        self._find_pairs(training, learn, check_random_state(self.random_state))
+        path = self.path_
+        scores = np.where(np.array(path["round"]) == 1, path["score"], -np.inf)
+        return path[self._chosen][int(np.argmax(scores))]
 
     def _draw_rows(self, X, codes):
         """Return the rows among which local pairs are found: all, or some of each class."""
@@ -186,8 +311,11 @@ class LinearMetricLearner(
             return _embed(rows, factor, offset)
 
         if training.codes is None:
-            given = training.places, training.labels
-            choice = choose_for_pairs(rows, *given, learn, embed, values, prior, rng)
+            given = training.places, training.signed
+            regress = functools.partial(self._regress, rows, training)
+            choice = choose_for_pairs(
+                rows, *given, learn, embed, values, prior, rng, training.grades, regress
+            )
         else:
             n_pairs = self.n_constraints or self._n_pairs(*rows.shape)
             n_rounds = 1 if self._is_random() or value == np.inf else N_ROUNDS
@@ -200,23 +328,42 @@ class LinearMetricLearner(
             if is_auto:
                 choice = choose_value(
                     rows, training.codes, draw, learn, embed, values, prior, self.select,
-                    n_rounds, rng,
+                    n_rounds, rng, training.span.weights,
                 )  # fmt: skip
             else:
                 choice = Choice([value] * n_rounds)
         if is_auto:
             self.path_ = {self._chosen if k == "value" else k: v for k, v in choice.path.items()}
         value = choice.values[-1] if choice.values else None
+        if choice.ridge is not None:  # the metric of the regression takes the place of the prior
+            (factor,) = self._regress(
+                rows, training, training.places, training.grades, [choice.ridge]
+            )
+            return replace(training, prior_inverse=np.linalg.inv(factor @ factor.T)), None
         if training.codes is None:
             return training, value
         factor = prior
         for number in range(max(1, len(choice.values))):
             places, labels = draw(embed(rows, factor), training.codes)
+            signed = weigh(labels, places, training.span.weights)
             if number < len(choice.values) - 1:
-                (factor,) = learn(rows, places, labels, choice.values[number : number + 1], factor)
+                (factor,) = learn(rows, places, signed, choice.values[number : number + 1], factor)
         # The rows are here now, so that the work is, too.
         training = replace(training, span=replace(training.span, coordinates=rows), parallel={})
-        return training.with_pairs(places, labels), value
+        return training.with_pairs(places, signed), value
+
+    def _regress(self, rows, training, pairs, grades, ridges):
+        """Yield factors of metrics by regression of grades on products or on distances."""
+        prior = training.prior_factor
+        if self.metric == "cosine":
+            first, second = (
+                (rows[pairs[:, side]] + training.span.offset()[0]) @ prior for side in (0, 1)
+            )
+        else:
+            first = (rows[pairs[:, 0]] - rows[pairs[:, 1]]) @ prior
+            second = -first
+        for factor in graded_factors(first, second, grades[:, 0], grades[:, 1], ridges):
+            yield prior @ factor
 
     def _is_random(self):
         """Return whether pairs are random: local ones are of no use among unseen classes."""
@@ -319,6 +466,70 @@ class LinearMetricLearner(
             )
         return self._distance(pairs[:, 0], pairs[:, 1])
 
+    def pair_score(self, pairs: ArrayLike, X: MatrixLike | None = None) -> NDArray:
+        """Return how similar each pair is: minus its distance.
+
+        Parameters
+        ----------
+        pairs : array-like of shape (n_pairs, 2, n_features) or (n_pairs, 2)
+            As in `pair_distance`.
+        X : {array-like, sparse matrix} of shape (n_samples, n_features), default=None
+            The rows that index pairs refer to.
+
+        Returns
+        -------
+        scores : ndarray of shape (n_pairs,)
+            0 for equal vectors, otherwise below.
+        """
+        return -self.pair_distance(pairs, X)
+
+    def score(
+        self,
+        X: MatrixLike,
+        y: ArrayLike | None = None,
+        *,
+        pairs: ArrayLike | None = None,
+        pair_labels: ArrayLike | None = None,
+    ) -> float:
+        """Return how well the metric finds rows of the same class, or tells pairs apart.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix, dask array} of shape (n_samples, n_features)
+            The rows.
+        y : array-like of shape (n_samples,), default=None
+            Class labels.
+        pairs : array-like of shape (n_pairs, 2), default=None
+            Row indices into X, in place of `y`.
+        pair_labels : array-like of shape (n_pairs,), default=None
+            +1 for similar pairs, -1 for dissimilar ones.
+
+        Returns
+        -------
+        score : float
+            The share of rows whose nearest other row is of their class (recall@1); of pairs the
+            area under the ROC curve of their distances.
+        """
+        if pairs is not None:
+            found = self.pair_score(pairs, X)
+            labels = check_pair_labels(pair_labels, len(found))
+            if abs(labels.sum()) == len(labels):
+                raise ValueError("pair_labels has pairs of one kind: both are needed for a score.")
+            return float(roc_auc_score(labels, found))
+        hint = " Pass class labels y, or index pairs with pairs= and pair_labels=."
+        check_given(y, type(self).__name__, hint)
+        X_new = computed(LinearMetricLearner.transform(self, X))
+        y = check_row_labels(y, len(X_new))
+        return recall_at_k(np.asarray(X_new), encode(y, "y")[1], k=1)
+
+    @property
+    def components_(self) -> NDArray:
+        """The linear map: ``transform(X)`` is ``X @ components_.T``, but for the cosine's scaling.
+
+        An array of shape (n_features or n_components, n_features).
+        """
+        return self.metric_.components()
+
     def _distance(self, first, second):
         if self.metric == "euclidean":
             return self.metric_.pair_distance(first, second)
@@ -333,9 +544,10 @@ class LinearMetricLearner(
         Returns
         -------
         metric : MahalanobisMetric
-            ``metric(u, v)`` is the distance; fits ``KNeighborsClassifier(metric=metric)``, and
-            does not depend on the estimator or its training data. With ``metric="cosine"``, it is
-            that of rows of unit length, before what `transform` returns is scaled again.
+            ``metric(u, v)`` is the distance, ``metric(u, v, squared=True)`` its square; fits
+            ``KNeighborsClassifier(metric=metric)``, and does not depend on the estimator or its
+            training data. With ``metric="cosine"``, it is that of rows of unit length, before what
+            `transform` returns is scaled again.
         """
         check_is_fitted(self)
         return self.metric_
@@ -351,143 +563,6 @@ class LinearMetricLearner(
         """
         check_is_fitted(self)
         return self.metric_.matrix()
-
-
-@dataclass(frozen=True)
-class TrainingPairs:
-    """Rows in coordinates of their span, their pairs, and the prior in the same coordinates.
-
-    A context manager: the blocks of differences are freed at the end.
-
-    Attributes
-    ----------
-    rows : ndarray of shape (n_rows,)
-        Row indices into X.
-    codes : ndarray of shape (n_rows,) or None
-        Their classes; None where pairs were given.
-    places : ndarray of shape (n_pairs, 2)
-        Pairs, as indices into the coordinates of the span.
-    labels : ndarray of shape (n_pairs,)
-        +1 for similar pairs, -1 for dissimilar ones.
-    span : Span
-        Of the rows.
-    prior_inverse : ndarray of shape (rank, rank)
-        The inverse of the prior inside the span.
-    outside : float
-        The inverse of the prior is this multiple of the identity outside the span.
-    parallel : dict
-        `n_jobs` and `client` of this fit.
-    """
-
-    rows: NDArray
-    codes: NDArray | None
-    places: NDArray
-    labels: NDArray
-    span: Span
-    prior_inverse: NDArray
-    outside: float
-    parallel: dict[str, Any]
-
-    @property
-    def pairs(self) -> NDArray:
-        """The pairs, as row indices into X."""
-        return self.rows[self.places]
-
-    @cached_property
-    def prior_factor(self) -> NDArray:
-        """L of the prior inside the span, L L'."""
-        return np.linalg.inv(np.linalg.cholesky(self.prior_inverse)).T
-
-    @cached_property
-    def differences(self) -> PairDifferences:
-        """The differences of the pairs."""
-        return self.differences_of(self.places)
-
-    def differences_of(self, places: NDArray) -> PairDifferences:
-        """Return the differences of other pairs of the same rows."""
-        return PairDifferences(self.span.coordinates, places, **self.parallel)
-
-    def with_pairs(self, places: NDArray, labels: NDArray) -> TrainingPairs:
-        """Return the same rows with other pairs."""
-        return replace(self, places=places, labels=labels)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        if "differences" in vars(self):
-            self.differences.__exit__(*exc_info)
-
-
-def check_prior(prior: Any, n_features: int) -> str | NDArray[np.float64]:
-    """Check a `prior` parameter: a name, or a symmetric positive definite matrix."""
-    if isinstance(prior, str):
-        return prior
-    prior = check_named_array(prior, "prior", dtype=np.float64)
-    if prior.shape != (n_features, n_features):
-        raise ValueError(
-            f"prior has shape {prior.shape}, expected ({n_features}, {n_features}) for X with "
-            f"{n_features} features."
-        )
-    if not np.allclose(prior, prior.T, rtol=1e-8, atol=1e-12 * np.abs(prior).max()):
-        raise ValueError("prior must be symmetric.")
-    smallest = np.linalg.eigvalsh(prior)[0]
-    if smallest <= 0:
-        raise ValueError(
-            f"prior must be positive definite, its smallest eigenvalue is {smallest:.3g}."
-        )
-    return (prior + prior.T) / 2
-
-
-def prior_inverse(prior: str | NDArray, span: Span) -> tuple[NDArray[np.float64], float]:
-    """Express the inverse of a prior metric in coordinates of a span.
-
-    Parameters
-    ----------
-    prior : {"identity", "covariance"} or ndarray
-        As `check_prior` returns it. "covariance" is the covariance of the rows, shrunk to a
-        multiple of the identity (Ledoit-Wolf), in units of the mean variance of a feature, so
-        that all priors have the same scale. An array needs a span of full rank.
-    span : Span
-        The coordinates.
-
-    Returns
-    -------
-    inverse : ndarray of shape (rank, rank)
-        Inside the span.
-    outside : float
-        The inverse is this multiple of the identity outside the span.
-    """
-    if isinstance(prior, np.ndarray):
-        return np.linalg.inv(prior), 1.0
-    if prior == "identity":
-        return np.eye(span.rank), 1.0
-    moment = span.second_moment()
-    n_rows = len(span.coordinates)
-    shrinkage, variance = ledoit_wolf_shrinkage(span.coordinates, moment, span.n_features)
-    covariance = (1 - shrinkage) / (n_rows * variance) * moment
-    # A little more where the estimate shrinks nothing, so that a constant feature is no failure.
-    shrinkage = max(shrinkage, 1e-6)
-    covariance[np.diag_indices_from(covariance)] += shrinkage
-    return covariance, shrinkage
-
-
-def ledoit_wolf_shrinkage(
-    coordinates: Any, second_moment: NDArray, n_features: int
-) -> tuple[float, float]:
-    """Return the Ledoit-Wolf shrinkage of a covariance, and the mean variance of a feature.
-
-    Of centred rows in coordinates of their span: costs the rank of the data, where scikit-learn's
-    function goes through blocks of n_features x n_features.
-    """
-    n_rows = len(coordinates)
-    squared_norms = computed((coordinates**2).sum(axis=1))
-    variance = float(squared_norms.sum() / (n_rows * n_features))
-    cov_norm = np.sum(second_moment**2) / n_rows**2
-    beta = (np.sum(squared_norms**2) / n_rows - cov_norm) / (n_features * n_rows)
-    delta = cov_norm / n_features - variance**2
-    shrinkage = min(max(beta, 0.0), delta) / delta if delta > 0 else 1.0
-    return float(shrinkage), variance
 
 
 def _embed(rows, factor, offset=None):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from numbers import Real
 from typing import Self
 
@@ -13,10 +14,11 @@ from sklearn.utils import check_random_state
 from ..utils._differences import PairDifferences
 from ..utils._fit import FitProgress, fit_method
 from ..utils._parallel import computed, limit_threads
+from ..utils._prior import check_prior
 from ..utils._sklearn import Interval, StrOptions
 from ..utils._typing import MatrixLike, RandomStateLike
 from ._base import LinearMetricLearner
-from ._mahalanobis import geometric_mean
+from ._mahalanobis import Span, geometric_mean
 
 
 class GMMLTransformer(LinearMetricLearner):
@@ -120,6 +122,7 @@ class GMMLTransformer(LinearMetricLearner):
     }
 
     _chosen = "geodesic"
+    _late = ("metric_",)
     _candidates = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
 
     geodesic_: float | None
@@ -158,6 +161,10 @@ class GMMLTransformer(LinearMetricLearner):
         *,
         pairs: ArrayLike | None = None,
         pair_labels: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        pair_weight: ArrayLike | None = None,
+        pair_similarity: ArrayLike | None = None,
+        triplets: ArrayLike | None = None,
     ) -> Self:
         """Learn the metric from class labels or from pairs.
 
@@ -171,53 +178,138 @@ class GMMLTransformer(LinearMetricLearner):
             Row indices into X.
         pair_labels : array-like of shape (n_pairs,), default=None
             +1 for similar pairs, -1 for dissimilar ones.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the rows: a pair has the product of those of its two rows. A weight of 2 is
+            the row twice, 0 is no row. Equal rows of a class always count as one row with the sum
+            of their weights.
+        pair_weight : array-like of shape (n_pairs,) or (n_triplets,), default=None
+            Weights of `pairs` or `triplets`: 2 is the pair twice, 0 is no pair.
+        pair_similarity : array-like of shape (n_pairs,), default=None
+            How similar the pairs are, any numbers, in place of `pair_labels`: a pair above the mean
+            is similar, one below dissimilar, and its weight is the distance to the mean.
+        triplets : array-like of shape (n_triplets, 3), default=None
+            Row indices into X, in place of `pairs`: anchor, near row, far row. The anchor and the
+            near row are a similar pair, the anchor and the far row a dissimilar one.
 
         Returns
         -------
         self : GMMLTransformer
             The fitted estimator.
         """
-        given = X
-        X, codes, pairs, labels = self._check_supervision(X, y, pairs, pair_labels)
+        supervision = self._supervise(
+            X, y, pairs, pair_labels, sample_weight, pair_weight, pair_similarity, triplets
+        )
         rng = check_random_state(self.random_state)
-        with FitProgress(self, total=3, X=given, y=y, description="step") as progress:
+        vars(self).pop("_stream", None)
+        with FitProgress(self, total=3, X=X, y=y, description="step") as progress:
             progress.begin()
-            training = self._prepare(X, codes, pairs, labels)
+            training = self._prepare(supervision)
             progress.step()
             progress.begin()
+            prior = _prior_of(training)
             with limit_threads(1 if training.span.rank < 1000 else None):
-
-                def learn(rows, places, labels, geodesics, start):
-                    part = PairDifferences(rows, places)
-                    S, D = part.scatter(_pair_weights(labels))
-                    _check_differences(rows, part, S, D)
-                    for geodesic in geodesics:
-                        A, _ = self._regularised_mean(S, D, training, geodesic)
-                        eigenvalues, vectors = np.linalg.eigh(A)
-                        yield vectors * np.sqrt(np.maximum(eigenvalues, 0))
-
+                learn = functools.partial(self._learn, prior=prior)
                 training, self.geodesic_ = self._find_pairs(training, learn, rng)
                 with training:
-                    S, D = training.differences.scatter(_pair_weights(training.labels))
+                    S, D = training.differences.scatter(_pair_weights(training.signed))
                     _check_differences(training.span.coordinates, training.differences, S, D)
                 progress.step()
                 progress.begin()
                 if self.geodesic_ is None:
                     A, scale = np.linalg.inv(training.prior_inverse), 1 / training.outside
                 else:
-                    A, scale = self._regularised_mean(S, D, training, self.geodesic_)
+                    A, scale = self._regularised_mean(S, D, prior, self.geodesic_)
                 self.metric_ = training.span.metric(
-                    A, scale, self.n_components, X.dtype, from_origin=self.metric == "cosine"
+                    A,
+                    scale,
+                    self.n_components,
+                    supervision.X.dtype,
+                    from_origin=self.metric == "cosine",
                 )
             progress.step()
         return self
 
-    def _regularised_mean(self, S, D, training, geodesic):
+    @fit_method
+    def partial_fit(
+        self,
+        X: MatrixLike,
+        y: ArrayLike | None = None,
+        *,
+        pairs: ArrayLike | None = None,
+        pair_labels: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        pair_weight: ArrayLike | None = None,
+    ) -> Self:
+        """Learn from more pairs; equal to one `fit` to the pairs of all calls.
+
+        The sums S and D are kept, n_features x n_features each; the metric is computed from them
+        when it is used. After `fit`, the first call begins anew. ``geodesic="auto"`` is chosen by
+        the pairs of the first call, and kept.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            The rows of this batch.
+        y : array-like of shape (n_samples,), default=None
+            Class labels, from which pairs among these rows are drawn: near ones under the metric
+            so far, or random ones.
+        pairs : array-like of shape (n_pairs, 2), default=None
+            Row indices into this X.
+        pair_labels, sample_weight, pair_weight : array-like, default=None
+            As in `fit`. Batches after the first may have pairs of one kind.
+
+        Returns
+        -------
+        self : GMMLTransformer
+            The fitted estimator.
+        """
+        before = vars(self).get("_stream")
+        weights = sample_weight, pair_weight
+        given = self._check_batch(X, y, pairs, pair_labels, *weights, before is None)
+        if before is None:
+            check_prior(self.prior, given.X.shape[1])
+            training = self._prepare(given)
+            learn = functools.partial(self._learn, prior=_prior_of(training))
+            self.geodesic_ = self._choose_for_batch(training, learn)
+        rows = given.X.astype(np.float64)
+        pair_weights = np.maximum([given.signed, -given.signed], 0)
+        total = pair_weights.sum(axis=1)
+        scatter = PairDifferences(rows - rows.mean(axis=0), given.pairs).scatter(pair_weights)
+        if before is not None:
+            total, scatter = total + before[0], scatter + before[1]
+        if not np.trace(scatter.sum(axis=0)) > 0:
+            raise ValueError("all pairs have zero difference: X has equal rows in each.")
+        self._stream = total, scatter, given.X.dtype
+        vars(self).pop("metric_", None)
+        return self
+
+    def _finish(self):
+        """Set the metric of the sums of all batches."""
+        total, scatter, dtype = self._stream
+        n_features = self.n_features_in_
+        S, D = scatter / total[:, None, None]
+        A0 = check_prior(self.prior, n_features)
+        prior = n_features, np.eye(n_features) if isinstance(A0, str) else np.linalg.inv(A0), 1.0
+        A, scale = self._regularised_mean(S, D, prior, self.geodesic_)
+        span = Span(np.empty((0, n_features)), n_features, None, np.zeros(n_features))
+        self.metric_ = span.metric(A, scale, None, dtype)
+
+    def _learn(self, rows, places, signed, geodesics, start, prior):
+        """Yield the factor of the metric for each geodesic."""
+        part = PairDifferences(rows, places)
+        S, D = part.scatter(_pair_weights(signed))
+        _check_differences(rows, part, S, D)
+        for geodesic in geodesics:
+            A, _ = self._regularised_mean(S, D, prior, geodesic)
+            eigenvalues, vectors = np.linalg.eigh(A)
+            yield vectors * np.sqrt(np.maximum(eigenvalues, 0))
+
+    def _regularised_mean(self, S, D, prior, geodesic):
         """Return the metric inside the span, and its factor of the identity outside."""
-        unit = (np.trace(S) + np.trace(D)) / (2 * training.span.n_features)
+        n_features, inverse, outside = prior
+        unit = (np.trace(S) + np.trace(D)) / (2 * n_features)
         # S + reg P and D + reg inv(P) in units of the data: as reg grows, the mean tends to
         # inv(P), the prior.
-        inverse, outside = training.prior_inverse, training.outside
         S = S + self.reg * unit * inverse
         D = D + self.reg * unit * np.linalg.inv(inverse)
         if not max(np.abs(S).max(), np.abs(D).max()) < 2.0**500:
@@ -239,9 +331,13 @@ class GMMLTransformer(LinearMetricLearner):
         return A, scale
 
 
-def _pair_weights(labels):
+def _prior_of(training):
+    return training.span.n_features, training.prior_inverse, training.outside
+
+
+def _pair_weights(signed):
     """Return weights of the pairs for the means over similar and over dissimilar ones."""
-    weights = np.array([labels > 0, labels < 0], dtype=float)
+    weights = np.maximum([signed, -signed], 0)
     return weights / weights.sum(axis=1, keepdims=True)
 
 

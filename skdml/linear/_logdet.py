@@ -3,20 +3,25 @@ r"""The dual problem of information-theoretic metric learning.
 Pairs with differences c_k and signs delta_k (+1 similar, -1 dissimilar) have bounds b_k on their
 squared distances. The metric A is the solution of
 
-    min_{A, xi}  D(A, A0) + gamma sum_k D(xi_k, b_k)
+    min_{A, xi}  D(A, A0) + sum_k gamma_k D(xi_k, b_k)
     subject to   c_k' A c_k <= xi_k (similar),  >= xi_k (dissimilar)
 
 with the LogDet divergence D(A, A0) = tr(A inv(A0)) - logdet(A inv(A0)) - d. For multipliers
 lambda >= 0, the minimiser of the Lagrangian is
 
     inv(A) = inv(A0) + sum_k delta_k lambda_k c_k c_k'
-    1 / xi_k = 1 / b_k - delta_k lambda_k / gamma
+    1 / xi_k = 1 / b_k - delta_k lambda_k / gamma_k
 
 and the dual function, smooth and concave, is
 
-    g(lambda) = logdet(inv(A)) - logdet(inv(A0)) + gamma sum_k log(1 - delta_k lambda_k b_k / gamma)
+    g(lambda) = logdet(inv(A)) - logdet(inv(A0))
+                + sum_k gamma_k log(1 - delta_k lambda_k b_k / gamma_k)
                 (gamma = inf: the last term is -sum_k delta_k lambda_k b_k)
     dg / dlambda_k = delta_k (p_k - xi_k),      p_k = c_k' A c_k
+
+The price of a pair is gamma_k = gamma w_k, with its weight w_k. A weight of 2 is the pair twice:
+two equal pairs have the same best slack, as their terms are the same convex function, and cost
+2 gamma D(xi, b) together; in the dual, the pair of weight 2 has the sum of their multipliers.
 
 Every solver reaches its maximum, and the same metric. This module evaluates it; the solvers are in
 `_newton` and `_projections`.
@@ -56,6 +61,8 @@ class LogDetProblem:
         Price of slack; inf allows none.
     prior_inverse : ndarray of shape (rank, rank)
         inv(A0), positive definite.
+    weights : ndarray of shape (n_pairs,), default=None
+        w_k > 0; None is 1 for each.
     """
 
     differences: PairDifferences
@@ -63,6 +70,12 @@ class LogDetProblem:
     bounds: NDArray[np.float64]
     gamma: float
     prior_inverse: NDArray[np.float64]
+    weights: NDArray[np.float64] | None = None
+
+    @cached_property
+    def prices(self) -> NDArray[np.float64]:
+        """gamma_k."""
+        return self.gamma * (np.ones(len(self.signs)) if self.weights is None else self.weights)
 
     @cached_property
     def _prior_logdet(self) -> float:
@@ -71,10 +84,10 @@ class LogDetProblem:
             raise ValueError("the prior is not positive definite.")
         return _logdet(factor)
 
-    @property
-    def projection_share(self) -> float:
-        """The share of a projection that A takes; the slack takes the rest."""
-        return 1.0 if np.isinf(self.gamma) else self.gamma / (self.gamma + 1)
+    @cached_property
+    def projection_share(self) -> NDArray[np.float64]:
+        """The share of each projection that A takes; the slack takes the rest."""
+        return 1 / (1 + 1 / self.prices)
 
     def at(self, multipliers: NDArray, inverse: NDArray | None = None) -> DualPoint | None:
         """Evaluate the dual function.
@@ -94,7 +107,7 @@ class LogDetProblem:
         """
         prior_logdet = self._prior_logdet
         signed = self.signs * multipliers
-        used = signed * self.bounds / self.gamma
+        used = signed * self.bounds / self.prices
         if (used >= 1).any():
             return None
         if inverse is None:
@@ -104,7 +117,7 @@ class LogDetProblem:
             return None
         value = _logdet(factor) - prior_logdet
         if np.isfinite(self.gamma):
-            value += self.gamma * np.log1p(-used).sum()
+            value += self.prices @ np.log1p(-used)
         else:  # the limit: no slack to pay for
             value -= signed @ self.bounds
         return DualPoint(self, multipliers, factor, self.bounds / (1 - used), float(value))
@@ -160,7 +173,7 @@ class DualPoint:
     def projections(self) -> NDArray[np.float64]:
         """How far each multiplier falls if its pair alone is projected onto its bound.
 
-        alpha = min(lambda, delta gamma / (gamma + 1) (1 / p - 1 / xi)).
+        alpha = min(lambda, delta gamma_k / (gamma_k + 1) (1 / p - 1 / xi)).
         """
         signs, share = self.problem.signs, self.problem.projection_share
         return np.minimum(self.multipliers, signs * share * (1 / self.distances - 1 / self.slack))
@@ -199,17 +212,17 @@ class DualPoint:
             - rank
         )
         ratio = np.where(problem.signs > 0, np.maximum(p, b), np.minimum(p, b)) / b
-        slack = np.sum(ratio - np.log(ratio) - 1)
+        slack = ratio - np.log(ratio) - 1
         if np.isfinite(problem.gamma):
-            primal += problem.gamma * slack
-        elif slack > 1e-9 * len(b):
+            primal += problem.prices @ slack
+        elif slack.sum() > 1e-9 * len(b):
             return float("inf")
         return float(primal - self.value)
 
     def divergence_from(self, multipliers: NDArray, value: float) -> float:
         """Bregman divergence from this point, the optimum, to an earlier iterate.
 
-        D(A*, A) + gamma sum D(xi*, xi), from the multipliers and the dual value of the other.
+        D(A*, A) + sum gamma_k D(xi*, xi), from the multipliers and the dual value of the other.
         """
         problem = self.problem
         move = problem.signs * (multipliers - self.multipliers)
@@ -270,6 +283,8 @@ class Iteration:
         Called with the point after every round; True stops.
     divergence : bool, default=False
         Whether to keep the iterates, for the divergence of the optimum to each.
+    start : ndarray of shape (n_pairs,), default=None
+        The first multipliers; None, and any that are outside of the domain, start at the prior.
     """
 
     def __init__(
@@ -281,6 +296,7 @@ class Iteration:
         before_round: Callable[[], None] | None = None,
         callback: Callable[[DualPoint], Any] | None = None,
         divergence: bool = False,
+        start: NDArray | None = None,
     ) -> None:
         self._max_iter, self._tol = max_iter, tol
         self._before_round, self._callback = before_round, callback
@@ -289,7 +305,10 @@ class Iteration:
         self._reason: str | None = None
         self._history: dict[str, list] = {"value": [], "kkt_residual": [], "seconds": []}
         self._n_iter = 0
-        point = problem.at(np.zeros(len(problem.signs)))
+        point = problem.at(start) if start is not None and start.any() else None
+        self.is_warm = point is not None
+        if point is None:
+            point = problem.at(np.zeros(len(problem.signs)))
         assert point is not None  # the prior is positive definite
         self.point = point
         self._check()
@@ -341,7 +360,7 @@ def slack_curvature(point: DualPoint) -> NDArray:
     if np.isinf(point.problem.gamma):
         return 1e-10 * point.distances**2
     with np.errstate(over="ignore"):  # a tiny gamma: the multipliers stay where they are
-        return np.minimum(point.slack**2 / point.problem.gamma, 1e200)
+        return np.minimum(point.slack**2 / point.problem.prices, 1e200)
 
 
 def line_search(

@@ -206,15 +206,16 @@ class MahalanobisMetric:
         X_new = np.sqrt(self.scale) * dense + (along * (root - np.sqrt(self.scale))) @ directions
         return X_new.astype(_float_dtype(X), copy=False)
 
-    def __call__(self, u: ArrayLike, v: ArrayLike) -> float:
-        """Return the distance of two vectors."""
+    def __call__(self, u: ArrayLike, v: ArrayLike, squared: bool = False) -> float:
+        """Return the distance of two vectors, or its square."""
         difference = np.asarray(u, dtype=float) - np.asarray(v, dtype=float)
         if difference.shape != (self.n_features,):
             raise ValueError(
                 f"expected two vectors with {self.n_features} features, their difference has "
                 f"shape {difference.shape}."
             )
-        return float(self._norms(difference[None])[0])
+        distance = float(self._norms(difference[None])[0])
+        return distance**2 if squared else distance
 
     def pair_distance(self, X: MatrixLike, Y: MatrixLike) -> NDArray:
         """Return the distance of each row of X to the same row of Y.
@@ -247,6 +248,7 @@ class MahalanobisMetric:
             if unit != 1:  # an exact power of two
                 return unit * self._norms(differences.astype(np.float64) / unit)
         along = self._project(differences)
+        squared = squared.astype(np.float64, copy=False)  # the scale may be beyond single precision
         return np.sqrt(np.maximum(self.scale * squared + along**2 @ self.weights, 0))
 
     def pairwise(self, X: MatrixLike, Y: MatrixLike | None = None) -> NDArray:
@@ -300,6 +302,24 @@ class MahalanobisMetric:
         A = (A + A.T) / 2
         A[np.diag_indices_from(A)] += self.scale
         return A
+
+    def components(self) -> NDArray:
+        """Build the map L of `transform`, ``X @ L.T``.
+
+        Returns
+        -------
+        L : ndarray of shape (n_outputs, n_features)
+            ``L.T @ L`` is A.
+        """
+        refuse_if_too_large(
+            (self.n_outputs, self.n_features), "The map is an array", "Use transform."
+        )
+        directions, root = self._dense_directions(), np.sqrt(self.scale + self.weights)
+        if self.scale == 0:
+            return root[:, None] * directions
+        L = (directions.T * (root - np.sqrt(self.scale))) @ directions
+        L[np.diag_indices_from(L)] += np.sqrt(self.scale)
+        return L
 
     def __repr__(self) -> str:
         return (
@@ -363,24 +383,38 @@ class Span:
         The basis is ``mixing @ (rows - mean)``; None is the identity: rank = n_features.
     mean : ndarray of shape (n_features,)
         Of the rows.
+    weights : ndarray of shape (n_rows,), default=None
+        Of the rows; None is 1 for each.
     """
 
     coordinates: Any
     n_features: int
     basis: tuple | None
     mean: NDArray
+    weights: NDArray | None = None
 
     @property
     def rank(self) -> int:
         """The number of coordinates."""
         return self.coordinates.shape[1]
 
+    @property
+    def total_weight(self) -> float:
+        """The number of rows, each as often as its weight says."""
+        return len(self.coordinates) if self.weights is None else float(self.weights.sum())
+
     def second_moment(self, from_origin: bool = False) -> NDArray[np.float64]:
-        """Return ``coordinates.T @ coordinates``, of rows about their mean or about the origin."""
-        moment = computed(self.coordinates.T @ self.coordinates)
+        """Return ``coordinates.T @ coordinates``, with the weights.
+
+        Of rows about their mean, or about the origin.
+        """
+        weighted = self.coordinates
+        if self.weights is not None:
+            weighted = self.weights[:, None] * weighted
+        moment = computed(self.coordinates.T @ weighted)
         if from_origin:
             mean, _ = self.offset()
-            moment = moment + len(self.coordinates) * np.outer(mean, mean)
+            moment = moment + self.total_weight * np.outer(mean, mean)
         return moment
 
     def offset(self) -> tuple[NDArray[np.float64], float]:
@@ -464,7 +498,14 @@ def _leading(second_moment, root, n_components):
     return singular**2, directions
 
 
-def find_span(X: Any, *, n_jobs: int | None = None, client: Any = None, full: bool = False) -> Span:
+def find_span(
+    X: Any,
+    *,
+    n_jobs: int | None = None,
+    client: Any = None,
+    full: bool = False,
+    weights: NDArray | None = None,
+) -> Span:
     """Find coordinates for the rows of X in which distances are kept.
 
     Parameters
@@ -475,6 +516,8 @@ def find_span(X: Any, *, n_jobs: int | None = None, client: Any = None, full: bo
         Where the Gram matrix is computed, see `skdml.utils._parallel`.
     full : bool, default=False
         Use all n_features coordinates even where the rows span fewer.
+    weights : ndarray of shape (n_rows,), default=None
+        Of the rows, for their mean and moments.
 
     Returns
     -------
@@ -483,10 +526,10 @@ def find_span(X: Any, *, n_jobs: int | None = None, client: Any = None, full: bo
         rank of the centred rows.
     """
     n_rows, n_features = X.shape
-    mean = _column_mean(X)
+    mean = _column_mean(X, weights)
     if full or n_features <= n_rows:
         dense = X.toarray() if sparse.issparse(X) else X
-        return Span(dense.astype(np.float64) - mean, n_features, None, mean)
+        return Span(dense.astype(np.float64) - mean, n_features, None, mean, weights)
 
     gram = _centred_gram(X, mean, n_jobs, client)
     # Pivoted Cholesky: gram[p][:, p] = L L' with the rank revealed. A third of the work of one
@@ -505,10 +548,13 @@ def find_span(X: Any, *, n_jobs: int | None = None, client: Any = None, full: bo
     else:
         order = np.argsort(pivots[:rank])  # dask wants sorted rows
         rows, mixing = X[pivots[:rank][order]], mixing[:, order]
-    return Span(coordinates, n_features, (mixing, rows), mean)
+    return Span(coordinates, n_features, (mixing, rows), mean, weights)
 
 
-def _column_mean(X):
+def _column_mean(X, weights=None):
+    if weights is not None:
+        mean = np.asarray(computed(X.T @ weights), dtype=np.float64) / weights.sum()
+        return np.clip(mean, *column_bounds(X))
     if is_dask_array(X):  # in one pass; exact for constant columns
         first = X[:1].astype(np.float64)
         return computed(first[0] + (X - first).mean(axis=0))

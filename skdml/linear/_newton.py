@@ -1,9 +1,9 @@
 """Newton solvers for the ITML problem: on the metric itself, or on the multipliers of its dual.
 
-With the best slack for A, a violated pair costs gamma (p / b - log(p / b) - 1), and its multiplier
-is gamma |1 / b - 1 / p|, so that the problem in A has no constraints:
+With the best slack for A, a violated pair costs gamma w (p / b - log(p / b) - 1), and its
+multiplier is gamma w |1 / b - 1 / p|, so that the problem in A has no constraints:
 
-    min_A  tr(A inv(A0)) - logdet(A) + gamma sum_violated (p_k / b_k - log(p_k / b_k) - 1)
+    min_A  tr(A inv(A0)) - logdet(A) + gamma sum_violated w_k (p_k / b_k - log(p_k / b_k) - 1)
 
 It is convex, and smooth but for the pairs that pass their bounds. Where there are more pairs than
 dimensions, a Newton step on A costs least: its system has rank x rank unknowns, however many pairs
@@ -106,16 +106,22 @@ def _prior_factor(problem):
 
 
 def _violations(problem, L):
-    """Return the differences and squared distances under L L', and |1/b - 1/p| where violated."""
+    """Return the differences and squared distances under L L', and w |1/b - 1/p| where violated."""
     Z = problem.differences.to_array() @ L
     p = np.einsum("ij,ij->i", Z, Z)
-    return Z, p, np.maximum(problem.signs * (1 / problem.bounds - 1 / p), 0)
+    return Z, p, np.maximum(_weighted_signs(problem) * (1 / problem.bounds - 1 / p), 0)
+
+
+def _weighted_signs(problem):
+    return problem.signs if problem.weights is None else problem.signs * problem.weights
 
 
 def _primal_newton(problem, log):
     """Take Newton steps on A until the residual is small, or no step is possible."""
-    gamma = min(_FIRST_GAMMA, problem.gamma)
-    L = _prior_factor(problem)
+    gamma, L = min(_FIRST_GAMMA, problem.gamma), None
+    if log.is_warm:  # near the optimum: no stages
+        gamma, L = problem.gamma, log.point.inverse_factor.T
+    L = _prior_factor(problem) if L is None else L
     while not log.done:
         log.begin()
         Z, p, violation = _violations(problem, L)
@@ -136,12 +142,14 @@ def _primal_newton(problem, log):
 
 def _primal_step(problem, L, Z, p, violation, gamma):
     """Return L after a Newton step with a line search, or None, and the squared decrement."""
-    signs, bounds = problem.signs, problem.bounds
+    signs, bounds, weighted = problem.signs, problem.bounds, _weighted_signs(problem)
     prior = L.T @ problem.prior_inverse @ L
     is_violated = violation > 0
     violated, force = Z[is_violated], (signs * violation)[is_violated]
     gradient = prior + gamma * (violated.T * force) @ violated - np.eye(len(L))
     violated /= np.sqrt(p[is_violated])[:, None]
+    if problem.weights is not None:  # the Hessian has products of four
+        violated *= problem.weights[is_violated, None] ** 0.25
     move = _primal_direction(violated, gradient, gamma)
     slope = np.sum(gradient * move)
     if not slope < 0:
@@ -151,7 +159,7 @@ def _primal_step(problem, L, Z, p, violation, gamma):
     trace = np.sum(prior * move)
 
     def slope_at(step):
-        force = np.maximum(signs * (1 / bounds - 1 / (p + step * shift)), 0)
+        force = np.maximum(weighted * (1 / bounds - 1 / (p + step * shift)), 0)
         return trace - np.sum(spectrum / (1 + step * spectrum)) + gamma * (signs * force) @ shift
 
     step = _flat_step(slope_at, min(1.0, -0.99 / min(spectrum[0], -0.99)), -0.1 * slope)
@@ -164,7 +172,7 @@ def _primal_step(problem, L, Z, p, violation, gamma):
 def _primal_direction(Z, gradient, gamma):
     """Return Y with A + L Y L' the Newton step, where A is the identity and violated pairs are Z.
 
-    Z has rows of unit length, and the Hessian is Y + gamma sum_k z z' Y z z'. By conjugate
+    Z has rows of length w^(1/4), and the Hessian is Y + gamma sum_k z z' Y z z'. By conjugate
     gradients in the principal axes of Z, where entries off the diagonal hardly meet: the
     preconditioner is exact for the diagonal, and has the own curvature of each other entry.
     """

@@ -29,7 +29,7 @@ def solve_sequential(problem: LogDetProblem, **options: Any) -> DualResult:
             sign = problem.signs[k]
             z = blas.dsymv(1.0, A, c, lower=1)
             p = c @ z
-            alpha = min(multipliers[k], sign * share * (1 / p - 1 / slack[k]))
+            alpha = min(multipliers[k], sign * share[k] * (1 / p - 1 / slack[k]))
             if alpha == 0:
                 continue
             multipliers[k] -= alpha
@@ -54,6 +54,8 @@ def solve_parallel(problem: LogDetProblem, **options: Any) -> DualResult:
     log = Iteration(problem, **options)
     step, previous = 1.0, None
     inverse = problem.prior_inverse.copy()
+    if log.is_warm:
+        inverse = log.point.factor @ log.point.factor.T
     while not log.done:
         point = log.begin()
         direction = -point.projections

@@ -8,14 +8,19 @@ that were held out, nothing is learned.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
+from ..utils._differences import PairDifferences
 from ..utils._neighbors import near_rows, retrieval_hits, vote_hits
+from ._graded import RIDGES, rank_correlation
+from ._mahalanobis import Span
 
 Learn = Callable[[NDArray, NDArray, NDArray, list, "NDArray | None"], Iterable[NDArray]]
 Embed = Callable[[NDArray, NDArray], NDArray]
@@ -36,11 +41,14 @@ class Choice:
     ----------
     values : list of float
         One for each round.
+    ridge : float or None
+        Of the regression of grades, where that is best.
     path : dict of str to list
         "round", "value" and "score" of all candidates; round 0 is the prior.
     """
 
     values: list[float] = field(default_factory=list)
+    ridge: float | None = None
     path: dict[str, list] = field(default_factory=lambda: {"round": [], "value": [], "score": []})
 
 
@@ -62,6 +70,12 @@ def near_pairs(
     return np.concatenate(found), np.repeat(np.array([1, -1]), [len(part) for part in found])
 
 
+def weigh(labels: NDArray, pairs: NDArray, weights: NDArray | None) -> NDArray[np.float64]:
+    """Return signed weights of pairs: labels times the product of the weights of their rows."""
+    signed = np.asarray(labels, dtype=np.float64)
+    return signed if weights is None else signed * weights[pairs].prod(axis=1)
+
+
 def choose_value(
     rows: NDArray,
     codes: NDArray,
@@ -73,6 +87,7 @@ def choose_value(
     select: str,
     n_rounds: int,
     rng: np.random.RandomState,
+    weights: NDArray | None = None,
 ) -> Choice:
     """Choose the value of a parameter, and the number of rounds, on rows that are held out.
 
@@ -96,6 +111,8 @@ def choose_value(
         Most rounds.
     rng : RandomState
         Draws the folds.
+    weights : ndarray of shape (n_rows,), default=None
+        Weights of the rows, in the pairs and in the scores.
 
     Returns
     -------
@@ -107,18 +124,26 @@ def choose_value(
         folds += _make_folds(codes, select, rng)
     parts = [(rows[train], codes[train]) for train, _ in folds]
 
+    part_weights = [None if weights is None else weights[train] for train, _ in folds]
+
+    def drawn(rows: NDArray, codes: NDArray, weights: NDArray | None) -> tuple[NDArray, NDArray]:
+        pairs, labels = draw(rows, codes)
+        return pairs, weigh(labels, pairs, weights)
+
     def score(factors):
-        hits = []
+        hits, tested = [], []
         for (train, test), factor in zip(folds, factors, strict=True):
             E = embed(rows[test], factor)
             if select == "classes":
                 hits.append(retrieval_hits(E, codes[test]))
+                test = test[np.bincount(codes[test])[codes[test]] > 1]
             elif train is test:
                 hits.append(vote_hits(E, codes[test], E, codes[test], is_same=True))
             else:
                 base = embed(rows[train], factor)
                 hits.append(vote_hits(E, codes[test], base, codes[train]))
-        return np.concatenate(hits).mean(axis=0)
+            tested.append(test)
+        return _average(np.concatenate(hits), weights, np.concatenate(tested))
 
     choice = Choice()
     starts: list = [None] * len(folds)
@@ -129,8 +154,10 @@ def choose_value(
     candidates = values
     for number in range(1, n_rounds + 1):
         paths = [
-            list(learn(part, *draw(seen, part_codes), candidates, start))
-            for (part, part_codes), seen, start in zip(parts, mapped, starts, strict=True)
+            list(learn(part, *drawn(seen, part_codes, share), candidates, start))
+            for (part, part_codes), share, seen, start in zip(
+                parts, part_weights, mapped, starts, strict=True
+            )
         ]
         found = np.array([score(factors) for factors in zip(*paths, strict=True)])
         for value, mean in zip(candidates, found.mean(axis=1), strict=True):
@@ -152,19 +179,25 @@ def choose_value(
 def choose_for_pairs(
     rows: NDArray,
     pairs: NDArray,
-    labels: NDArray,
+    signed: NDArray,
     learn: Learn,
     embed: Embed,
     values: list[float],
     prior: NDArray,
     rng: np.random.RandomState,
+    grades: NDArray | None = None,
+    regress: Callable[[NDArray, NDArray, Sequence[float]], Iterable[NDArray]] | None = None,
 ) -> Choice:
-    """Choose the value of a parameter for given pairs, by the ROC AUC of pairs that are held out.
+    """Choose the value of a parameter for given pairs, by pairs that are held out.
 
-    Where a kind has fewer than two pairs in a fold, the pairs themselves decide.
+    By their ROC AUC, or with grades by the rank correlation of distances and grades. Where a kind
+    has fewer than two pairs in a fold, the pairs themselves decide. Grades, with the weights of
+    their pairs in a second column, have more candidates: ``regress(pairs, grades, ridges)`` yields
+    the factors of regressions, which are round 2 of the path.
     """
+    labels, weights = np.sign(signed), np.abs(signed)
     order = np.empty(len(labels), dtype=int)
-    for label in (1, -1):  # the folds have their share of each kind
+    for label in (1, -1, 0):  # the folds have their share of each kind
         members = rng.permutation(np.flatnonzero(labels == label))
         order[members] = np.arange(len(members)) % _N_FOLDS
     folds = [
@@ -177,19 +210,35 @@ def choose_for_pairs(
         found = []
         for (_, test), factor in zip(folds, factors, strict=True):
             first, second = (embed(rows[pairs[test, side]], factor) for side in (0, 1))
-            found.append(roc_auc_score(labels[test], -((first - second) ** 2).sum(axis=1)))
+            near = -((first - second) ** 2).sum(axis=1)
+            if grades is None:
+                found.append(roc_auc_score(labels[test], near, sample_weight=weights[test]))
+            else:
+                found.append(rank_correlation(near, grades[test, 0], grades[test, 1]))
         return float(np.mean(found))
 
     choice = Choice()
     best = score([prior] * len(folds))
     _note(choice, 0, 0.0, best)
-    paths = [list(learn(rows, pairs[train], labels[train], values, None)) for train, _ in folds]
+    paths = [list(learn(rows, pairs[train], signed[train], values, None)) for train, _ in folds]
     scores = [score(factors) for factors in zip(*paths, strict=True)]
     for value, found in zip(values, scores, strict=True):
         _note(choice, 1, value, found)
     if max(scores) > best:
+        best = max(scores)
         choice.values.append(values[int(np.argmax(scores))])
+    if grades is not None and regress is not None:
+        paths = [list(regress(pairs[train], grades[train], RIDGES)) for train, _ in folds]
+        scores = [score(factors) for factors in zip(*paths, strict=True)]
+        for ridge, found in zip(RIDGES, scores, strict=True):
+            _note(choice, 2, ridge, found)
+        if max(scores) > best:
+            choice.values, choice.ridge = [], RIDGES[int(np.argmax(scores))]
     return choice
+
+
+def _average(hits, weights, rows):
+    return np.average(hits, axis=0, weights=None if weights is None else weights[rows])
 
 
 def _note(choice, number, value, score):
@@ -227,3 +276,77 @@ def _make_folds(
     if not is_any:  # too few rows: each is left out of its own vote
         everything = np.arange(n_rows)
         yield everything, everything
+
+
+@dataclass(frozen=True)
+class TrainingPairs:
+    """Rows in coordinates of their span, their pairs, and the prior in the same coordinates.
+
+    A context manager: the blocks of differences are freed at the end.
+
+    Attributes
+    ----------
+    rows : ndarray of shape (n_rows,)
+        Row indices into X.
+    codes : ndarray of shape (n_rows,) or None
+        Their classes; None where pairs were given.
+    places : ndarray of shape (n_pairs, 2)
+        Pairs, as indices into the coordinates of the span.
+    signed : ndarray of shape (n_pairs,)
+        Their weights, negative for dissimilar pairs.
+    grades : ndarray of shape (n_pairs, 2) or None
+        How similar they are, and weights, where that was given.
+    span : Span
+        Of the rows.
+    prior_inverse : ndarray of shape (rank, rank)
+        The inverse of the prior inside the span.
+    outside : float
+        The inverse of the prior is this multiple of the identity outside the span.
+    parallel : dict
+        `n_jobs` and `client` of this fit.
+    """
+
+    rows: NDArray
+    codes: NDArray | None
+    places: NDArray
+    signed: NDArray
+    grades: NDArray | None
+    span: Span
+    prior_inverse: NDArray
+    outside: float
+    parallel: dict[str, Any]
+
+    @property
+    def pairs(self) -> NDArray:
+        """The pairs, as row indices into X."""
+        return self.rows[self.places]
+
+    @cached_property
+    def prior_factor(self) -> NDArray:
+        """L of the prior inside the span, L L'."""
+        return np.linalg.inv(np.linalg.cholesky(self.prior_inverse)).T
+
+    @cached_property
+    def differences(self) -> PairDifferences:
+        """The differences of the pairs."""
+        return self.differences_of(self.places)
+
+    def differences_of(self, places: NDArray) -> PairDifferences:
+        """Return the differences of other pairs of the same rows."""
+        return PairDifferences(self.span.coordinates, places, **self.parallel)
+
+    @property
+    def labels(self) -> NDArray:
+        """+1 for similar pairs, -1 for dissimilar ones."""
+        return np.sign(self.signed).astype(np.int64)
+
+    def with_pairs(self, places: NDArray, signed: NDArray) -> TrainingPairs:
+        """Return the same rows with other pairs."""
+        return replace(self, places=places, signed=signed)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if "differences" in vars(self):
+            self.differences.__exit__(*exc_info)

@@ -74,8 +74,9 @@ def requires_target(estimator: Any) -> bool:
 
 
 def takes_classes(estimator: Any) -> bool:
-    """Tell whether y is a class label, and not the relevance grade of a ranker."""
-    return requires_target(estimator) and not takes_qid(estimator)
+    """Tell whether y is a class label, not the grade of a ranker or the number of a regression."""
+    is_number = get_tags(estimator).regressor_tags is not None
+    return requires_target(estimator) and not takes_qid(estimator) and not is_number
 
 
 def only_for(applies: Callable[[Any], bool]) -> Callable[[Callable], Callable]:

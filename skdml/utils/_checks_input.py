@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.exceptions import NotFittedError
+from sklearn.utils.validation import has_fit_parameter
 
 from ..constraints import make_pairs
 from ._checks_common import (
@@ -76,8 +77,8 @@ def check_rows_of_one_dimension(estimator: Any) -> None:
 
 @only_for(requires_target)
 def check_one_class(estimator: Any) -> None:
-    """All rows of one class, or of one relevance: an error that says so."""
-    problem = "class" if takes_classes(estimator) else "relevance|grade|level"
+    """All rows of one class, of one relevance or of one number: an error that says so."""
+    problem = "class" if takes_classes(estimator) else "relevance|grade|level|same number"
     assert_refused(estimator, "one class", "y", problem, y=np.zeros(N_SAMPLES, dtype=int))
 
 
@@ -284,11 +285,17 @@ def check_zero_difference_pairs(estimator: Any) -> None:
 
 @only_for(takes_pairs)
 def check_duplicated_pairs(estimator: Any) -> None:
-    """Pairs given again, in either order, change nothing and are counted in a warning."""
+    """Pairs given again, in either order, are counted in a warning.
+
+    They have twice the weight where `fit` takes weights of pairs, otherwise they change nothing.
+    """
     pairs, labels = _drawn_pairs(estimator)
     again = np.vstack([pairs[:3], pairs[3:7, ::-1]]), labels[:7]
     model = _assert_counted(estimator, 7, "pairs that were given before", *again)
-    expected = learned(estimator, pairs=pairs, pair_labels=labels)
+    weights: dict[str, Any] = {}
+    if has_fit_parameter(estimator, "pair_weight"):
+        weights["pair_weight"] = np.where(np.arange(len(labels)) < 7, 2, 1)
+    expected = learned(estimator, pairs=pairs, pair_labels=labels, **weights)
     assert_same(outputs(model), expected, "pairs given twice teach something else")
 
 

@@ -134,6 +134,57 @@ def gerrymandering(rng, folder):
     return case
 
 
+def _from_rows(rng, name, choices, quick, changes=None):
+    """Return a case of a linear learner without pairs; `changes` replaces arguments of fit."""
+    values, kinds = supervised(rng)
+    kinds |= {"chunks": "labels"} | ({"y": "numbers"} if name == "MLKR" else {})
+    given = part(values, "X", "y") | (changes(values) if changes else {})
+    choices = {"n_components": [None, 1], **choices}
+    case = estimator_case(rng, name, choices, quick, given, LINEAR_USES, kinds)
+    case.parameters = {k: v for k, v in case.parameters.items() if k in case.settable}
+    case.arguments |= part(values, "test", "test_pairs", "vectors")
+    return case
+
+
+@target(4)
+def lmnn(rng, folder):
+    choices = {
+        "n_neighbors": [1, 3, 50],
+        "n_passes": [1, 2],
+        "regularization": [0.1, 0.5],
+        "tol": [0, 1e-3],
+        "validation_fraction": [None, 0.2, 0.5],
+    }
+    return _from_rows(rng, "LMNN", choices, {"max_iter": 5})
+
+
+@target(4)
+def mlkr(rng, folder):
+    def numbers(values):
+        return {"y": rng.standard_normal(values["X"].shape[0])}
+
+    return _from_rows(rng, "MLKR", {"tol": [0.01, 0.1]}, {"max_iter": 20}, numbers)
+
+
+@target(4)
+def rca(rng, folder):
+    def chunks(values):
+        n_rows = values["X"].shape[0]
+        return {"chunks": rng.integers(-1, 4, n_rows)} if rng.random() < 0.5 else {}
+
+    return _from_rows(rng, "RCA", {"shrinkage": ["auto", 0.1, 1]}, {}, chunks)
+
+
+@target(4)
+def lfda(rng, folder):
+    choices = {
+        "n_neighbors": [1, 7, 50],
+        "embedding_type": ["weighted", "orthonormalized", "plain"],
+        "shrinkage": ["auto", 0.1, 1],
+    }
+    return _from_rows(rng, "LFDA", choices, {})
+
+
 @target(5)
 def local_gmml(rng, folder):
     X, _ = inputs.rows(rng, int(rng.integers(20, 61)))

@@ -76,8 +76,10 @@ def test_array_prior_and_optimality_conditions():
 
 def test_wide_data_gives_the_metric_of_the_full_space():
     X, pairs, labels = problem((15, 40))
-    span = DITMLTransformer(tol=1e-9).fit(X, pairs=pairs, pair_labels=labels, bounds=(20, 60))
-    full = DITMLTransformer(prior=np.eye(40), tol=1e-9)
+    span = DITMLTransformer(tol=1e-9, random_state=0).fit(
+        X, pairs=pairs, pair_labels=labels, bounds=(20, 60)
+    )
+    full = DITMLTransformer(prior=np.eye(40), tol=1e-9, random_state=0)
     full.fit(X, pairs=pairs, pair_labels=labels, bounds=(20, 60))
     np.testing.assert_allclose(
         span.get_mahalanobis_matrix(), full.get_mahalanobis_matrix(), atol=1e-8

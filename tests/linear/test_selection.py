@@ -249,7 +249,6 @@ def test_scores_of_the_path_are_those_of_unit_vectors():
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((12, 30)) + 1, np.arange(12) % 3
     model = GMMLTransformer(metric="cosine", geodesic=0.5, random_state=0)
-    rows, codes, *_ = model._check_supervision(X, y, None, None)
-    training = model._prepare(rows, codes, None, None)
+    training = model._prepare(model._supervise(X, y))
     E = _embed(training.span.coordinates, np.eye(training.span.rank), training.span.offset())
     np.testing.assert_allclose(E @ E.T, normalize(X) @ normalize(X).T, atol=1e-10)

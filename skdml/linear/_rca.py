@@ -1,0 +1,242 @@
+"""RCA: the inverse of the covariance inside chunks of rows that belong together."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import LinAlgError, cho_solve, cholesky, eigh
+
+from ..utils._fit import FitProgress, fit_method
+from ..utils._sklearn import Interval, StrOptions
+from ..utils._typing import MatrixLike, Request
+from ..utils.validation import check_given, check_row_labels, check_vector, encode_for_pairs
+from ._base import ledoit_wolf_shrinkage
+from ._rows import RowMetricLearner
+
+
+class RCA(RowMetricLearner):
+    r"""Relevant component analysis: the metric that whitens what varies inside chunks of rows.
+
+    The rows of a chunk belong together: they show the same thing, or are of one class. With C
+    the covariance of all rows around the means of their chunks, shrunk to a multiple of the
+    identity, the metric is
+
+    .. math:: A = C^{-1}, \qquad C = (1 - s) \frac{1}{n} \sum_c \sum_{i \in c}
+              (x_i - m_c)(x_i - m_c)^T + s \bar\sigma^2 I.
+
+    Read more in the :ref:`user guide <rca>`.
+
+    Parameters
+    ----------
+    n_components : int, default=None
+        Keep so many directions: those along which rows vary most, compared with rows of the same
+        chunk. None keeps all.
+    shrinkage : float or "auto", default="auto"
+        s, between 0 and 1; "auto" is the estimate of Ledoit and Wolf. 0 is the method of the
+        paper, which needs more rows in chunks than features.
+
+    Attributes
+    ----------
+    metric_ : MahalanobisMetric
+        The learned metric.
+    components_ : ndarray of shape (n_components, n_features)
+        L with A = L'L: `transform` returns ``X @ components_.T``.
+    shrinkage_ : float
+        The shrinkage that was used.
+    n_features_in_ : int
+        Number of features seen during `fit`.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of features seen during `fit`, where X has such names.
+
+    See Also
+    --------
+    GMMLTransformer : Also takes into account which rows do not belong together.
+    LFDA : Keeps apart what is far inside a class.
+
+    References
+    ----------
+    .. [1] N. Shental, T. Hertz, D. Weinshall, M. Pavel. "Adjustment learning and relevant
+       component analysis", ECCV 2002.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdml import RCA
+    >>> X = np.array([[0.0, 0.0], [2.0, 0.1], [9.0, 5.0], [7.0, 5.1], [3.0, 9.0]])
+    >>> model = RCA(shrinkage=0.1).fit(X, chunks=[0, 0, 1, 1, -1])
+    >>> u, v, w = [0, 0], [2, 0], [0, 2]
+    >>> metric = model.get_metric()
+    >>> bool(metric(u, v) < metric(u, w))
+    True
+    """
+
+    _parameter_constraints: dict = {
+        "n_components": [Interval(Integral, 1, None, closed="left"), None],
+        "shrinkage": [Interval(Real, 0, 1, closed="both"), StrOptions({"auto"})],
+    }
+
+    shrinkage_: float
+
+    if TYPE_CHECKING:
+
+        def set_fit_request(  # type: ignore[override]
+            self, *, chunks: Request = None
+        ) -> Self: ...
+
+    def __init__(self, n_components: int | None = None, shrinkage: float | str = "auto") -> None:
+        self.n_components = n_components
+        self.shrinkage = shrinkage
+
+    @fit_method
+    def fit(
+        self, X: MatrixLike, y: ArrayLike | None = None, *, chunks: ArrayLike | None = None
+    ) -> Self:
+        """Learn the metric from chunks, or from classes.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            The rows.
+        y : array-like of shape (n_samples,), default=None
+            Their classes, numbers or strings: each is one chunk. Not used where `chunks` is given.
+        chunks : array-like of shape (n_samples,), default=None
+            The number of each row's chunk, -1 for rows of none.
+
+        Returns
+        -------
+        self : RCA
+            The fitted estimator.
+        """
+        given = X
+        if chunks is None:
+            hint = " Pass the class of each row of X, or their chunks with chunks=."
+            check_given(y, type(self).__name__, hint)
+        X = self._check_rows(X)
+        if chunks is None:
+            codes = encode_for_pairs(check_row_labels(y, X.shape[0]))
+        else:
+            codes = check_chunks(chunks, X.shape[0])
+        with FitProgress(self, total=0, X=given, y=y):
+            span = self._find_span(X)
+            rows = span.coordinates[codes >= 0]
+            centred = centre_groups(rows, codes[codes >= 0])
+            if not np.any(centred):
+                raise ValueError(
+                    "X is the same in all rows of a chunk: there is nothing to learn from."
+                )
+            C, outside, self.shrinkage_ = shrunk_covariance(
+                centred, centred.T @ centred / len(rows), self.shrinkage, span.n_features
+            )
+            A = inner_metric(C, rows, self.n_components)
+            self.metric_ = span.metric(
+                A, 1 / outside if outside else 0.0, self.n_components, X.dtype
+            )
+        return self
+
+
+def check_chunks(chunks: ArrayLike, n_rows: int) -> NDArray[np.int64]:
+    """Return the number of each row's chunk from 0, -1 for rows of none."""
+    chunks = check_vector(chunks, "chunks", n_rows)
+    if chunks.dtype.kind not in "iu":
+        raise TypeError(
+            f"chunks must be integers, -1 for rows of no chunk, got dtype {chunks.dtype}."
+        )
+    if chunks.min() < -1:
+        raise ValueError(f"chunks must be numbers from 0, or -1 for none; got {chunks.min()}.")
+    codes = np.full(n_rows, -1)
+    _, codes[chunks >= 0], counts = np.unique(
+        chunks[chunks >= 0], return_inverse=True, return_counts=True
+    )
+    if counts.max(initial=0) < 2:
+        raise ValueError("chunks has no chunk of two rows or more: there is nothing to learn from.")
+    return codes
+
+
+def centre_groups(rows: NDArray, codes: NDArray) -> NDArray[np.float64]:
+    """Return rows less the mean of their group; groups are numbers from 0."""
+    counts = np.bincount(codes)
+    order = np.argsort(codes, kind="stable")
+    sums = np.add.reduceat(rows[order], np.append(0, counts.cumsum()[:-1]), axis=0)
+    return rows - (sums / counts[:, None])[codes]
+
+
+def shrunk_covariance(
+    centred: NDArray, C: NDArray, shrinkage: Any, n_features: int
+) -> tuple[NDArray[np.float64], float, float]:
+    """Shrink a covariance to a multiple of the identity.
+
+    Parameters
+    ----------
+    centred : ndarray of shape (n_rows, rank)
+        Centred rows in coordinates of their span, from which "auto" estimates the shrinkage.
+    C : ndarray of shape (rank, rank)
+        The covariance.
+    shrinkage : float or "auto"
+        Between 0 and 1.
+    n_features : int
+        The dimension of the space around.
+
+    Returns
+    -------
+    C : ndarray of shape (rank, rank)
+        The shrunk covariance.
+    outside : float
+        Its eigenvalue outside the span.
+    shrinkage : float
+        That was used.
+
+    Raises
+    ------
+    ValueError
+        If the covariance is singular.
+    """
+    if isinstance(shrinkage, str):
+        shrinkage, _ = ledoit_wolf_shrinkage(centred, centred.T @ centred, n_features)
+        # A little more where the estimate shrinks nothing: a constant feature is no failure.
+        shrinkage = max(shrinkage, 1e-6)
+    outside = float(shrinkage * np.trace(C) / n_features)
+    C = (1 - shrinkage) * C
+    C[np.diag_indices_from(C)] += outside
+    if _is_singular(C) or (len(C) < n_features and not outside):
+        raise ValueError(
+            f"shrinkage={shrinkage:g} leaves the covariance singular: {len(centred)} rows do not "
+            f"vary in all {n_features} dimensions around the means of their groups. Use more "
+            'shrinkage, or shrinkage="auto".'
+        )
+    return C, outside, float(shrinkage)
+
+
+def _is_singular(C):
+    try:
+        pivots = np.diagonal(cholesky(C))
+    except LinAlgError:
+        return True
+    return bool(pivots.min() <= 1e-7 * pivots.max())
+
+
+def inner_metric(C: NDArray, rows: NDArray, n_components: int | None) -> NDArray[np.float64]:
+    """Return the inverse of C, or its part along the directions that matter most.
+
+    Parameters
+    ----------
+    C : ndarray of shape (rank, rank)
+        Covariance inside of chunks, positive definite.
+    rows : ndarray of shape (n_rows, rank)
+        The rows of all chunks.
+    n_components : int or None
+        Directions: those with the largest ratio of the covariance of all rows to C.
+
+    Returns
+    -------
+    A : ndarray of shape (rank, rank)
+        The metric.
+    """
+    if n_components is None:
+        return cho_solve((cholesky(C, lower=True), True), np.eye(len(C)))
+    centred = rows - rows.mean(axis=0)
+    rank = len(C)
+    V = eigh(centred.T @ centred, C, subset_by_index=[rank - n_components, rank - 1])[1]
+    return V @ V.T
