@@ -7,10 +7,9 @@ from numbers import Integral, Real
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted
 
 from ..asymmetric._asymmetric_solver import (
     Problem,
@@ -22,26 +21,22 @@ from ..asymmetric._asymmetric_solver import (
 )
 from ..asymmetric._maps import LinearMaps, initial_map
 from ..utils._fit import FitProgress, fit_method
-from ..utils._sklearn import Interval, validate_rows
+from ..utils._sklearn import Interval
 from ..utils._typing import MatrixLike, RandomStateLike
-from ..utils.validation import (
-    check_given,
-    check_scale,
-    check_varies,
-    column_bounds,
-    encode_classes,
-)
-from ._base import LinearMetricLearner
+from ..utils.validation import check_given, check_varies, encode_classes
 from ._ditml import DITMLTransformer
-from ._mahalanobis import MahalanobisMetric, find_span
+from ._mahalanobis import MahalanobisMetric
+from ._rows import RowMetricLearner
 
 # Rows that are queries; all rows that are drawn are the database.
 _MOST_QUERIES = 5000
+# Votes for held-out rows that a metric must win at least, or X is left as it is.
+_LEAST_VOTES = 2.5
 # Database rows that a query is compared with between two searches, for few neighbours.
 _N_CANDIDATES = 64
 
 
-class NeighborhoodGerrymandering(LinearMetricLearner):
+class NeighborhoodGerrymandering(RowMetricLearner):
     r"""One metric for nearest neighbours, learned from sets of neighbours and their votes.
 
     For every row x, the nearest set of k other rows that its class wins must be nearer, by a
@@ -147,8 +142,6 @@ class NeighborhoodGerrymandering(LinearMetricLearner):
         "verbose": ["verbose"],
     }
 
-    metric = "euclidean"  # of rows as they are, for the base class
-
     history_: dict[str, list[float]]
     n_iter_: int
 
@@ -194,16 +187,11 @@ class NeighborhoodGerrymandering(LinearMetricLearner):
         """
         rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
         given = X
-        X, codes = self._check_rows(X, y)
-        span = find_span(X, n_jobs=self.n_jobs)
+        X, codes = self._draw_training(X, y)
+        span = self._find_span(X)
         # A unit that C and lr can rely on.
         rows = span.coordinates / np.sqrt(np.mean(np.sum(span.coordinates**2, axis=1)))
         n_components = self.n_components or span.rank
-        if n_components > span.rank:
-            raise ValueError(
-                f"n_components={n_components} is more than the {span.rank} dimensions that the "
-                "rows of X span: choose a smaller number."
-            )
         problem = self._make_problem(rows, codes, rng)
         starts = [initial_map("pca", rows, n_components)]
         is_judged = problem.held_out.any()
@@ -231,26 +219,20 @@ class NeighborhoodGerrymandering(LinearMetricLearner):
             best = min(found, key=lambda training: training.vote_cost) if is_judged else found[0]
             # The best of many is better than the input by chance alone.
             gain = found[0].history["validation"][0] - best.vote_cost
-            if is_judged and gain < best.vote_error:
+            least = max(best.vote_error, _LEAST_VOTES / max(1, np.sum(problem.held_out)))
+            if is_judged and gain < least:
                 best.maps = LinearMaps(starts[0], starts[0], symmetric=True)
             self.metric_ = find_metric(best.maps)
             self.history_ = best.history
             self.n_iter_ = len(best.history["objective"]) - 1
         return self
 
-    def _check_rows(self, X, y):
+    def _draw_training(self, X, y):
         """Return the rows to learn from and the numbers of their classes."""
         check_given(y, type(self).__name__, " Pass the class of each row of X.")
-        X = validate_rows(self, X, ensure_min_samples=2)
-        bounds = column_bounds(X)
-        check_scale(bounds)
-        check_varies(bounds)
+        X = self._check_rows(X)
         codes = encode_classes(y, X.shape[0])[1]
         check_neighbors(self.n_neighbors, self._n_candidates(), codes)
-        if self.n_components is not None and self.n_components > X.shape[1]:
-            raise ValueError(
-                f"n_components={self.n_components} is more than the {X.shape[1]} features of X."
-            )
         rows = self._draw_rows(X, codes)
         if len(rows) < X.shape[0]:
             X = X[rows]
@@ -296,9 +278,3 @@ class NeighborhoodGerrymandering(LinearMetricLearner):
             n_candidates=self._n_candidates(),
             **{name: getattr(self, name) for name in ("C", "max_iter", "tol", "n_jobs")},
         )
-
-    @property
-    def components_(self) -> NDArray:
-        """The map L, made from `metric_` when it is asked for."""
-        check_is_fitted(self)
-        return self.metric_.transform(np.eye(self.n_features_in_)).T

@@ -123,7 +123,7 @@ class GMMLTransformer(LinearMetricLearner):
 
     _chosen = "geodesic"
     _late = ("metric_",)
-    _candidates = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
+    _candidates = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7)
 
     geodesic_: float | None
 

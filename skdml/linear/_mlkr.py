@@ -17,7 +17,7 @@ from ..utils._typing import MatrixLike, RandomStateLike
 from ..utils.validation import as_array, check_given, check_numbers, check_varies, naming
 from ._base import _MOST_ROWS
 from ._mahalanobis import MahalanobisMetric
-from ._mlkr_solver import scaled_start, train
+from ._mlkr_solver import loss_and_gradient, scaled_start, train
 from ._rows import RowMetricLearner, principal_axes
 
 
@@ -176,6 +176,26 @@ class MLKR(RowMetricLearner):
                 ConvergenceWarning,
             )
         return self
+
+    def score(self, X: MatrixLike, y: ArrayLike) -> float:
+        """Return R^2 of the regression of each row on the others, by the learned kernel.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            The rows.
+        y : array-like of shape (n_samples,)
+            Their targets.
+
+        Returns
+        -------
+        r2 : float
+            At most 1; 0 is that of the mean of y.
+        """
+        Z = self.transform(X)
+        values = check_targets(y, len(Z))
+        loss, _ = loss_and_gradient(np.eye(Z.shape[1]), Z, values)
+        return 1 - loss / float(np.sum((values - values.mean()) ** 2))
 
 
 def check_targets(y: Any, n_rows: int) -> NDArray[np.float64]:

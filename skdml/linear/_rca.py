@@ -10,10 +10,10 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import LinAlgError, cho_solve, cholesky, eigh
 
 from ..utils._fit import FitProgress, fit_method
+from ..utils._prior import ledoit_wolf_shrinkage
 from ..utils._sklearn import Interval, StrOptions
 from ..utils._typing import MatrixLike, Request
 from ..utils.validation import check_given, check_row_labels, check_vector, encode_for_pairs
-from ._base import ledoit_wolf_shrinkage
 from ._rows import RowMetricLearner
 
 

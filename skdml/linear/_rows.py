@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from ..utils._sklearn import validate_rows
 from ..utils._typing import MatrixLike
@@ -41,12 +40,6 @@ class RowMetricLearner(LinearMetricLearner):
                 "the rows of X span: choose a smaller number."
             )
         return span
-
-    @property
-    def components_(self) -> NDArray:
-        """The map L, made from `metric_` when it is asked for."""
-        check_is_fitted(self)
-        return self.metric_.transform(np.eye(self.n_features_in_)).T
 
 
 def principal_axes(rows: NDArray, n_components: int | None) -> NDArray[np.float64]:

@@ -130,24 +130,37 @@ def choose_value(
         pairs, labels = draw(rows, codes)
         return pairs, weigh(labels, pairs, weights)
 
+    tested = np.concatenate([test for _, test in folds])
+    if select == "classes":  # rows that are alone in their class have no score
+        tested = np.concatenate(
+            [test[np.bincount(codes[test])[codes[test]] > 1] for _, test in folds]
+        )
+    shares = np.ones(len(tested)) if weights is None else weights[tested]
+    shares = shares / shares.sum()
+
     def score(factors):
-        hits, tested = [], []
+        """Return two scores of each row that is tested."""
+        hits = []
         for (train, test), factor in zip(folds, factors, strict=True):
             E = embed(rows[test], factor)
             if select == "classes":
                 hits.append(retrieval_hits(E, codes[test]))
-                test = test[np.bincount(codes[test])[codes[test]] > 1]
             elif train is test:
                 hits.append(vote_hits(E, codes[test], E, codes[test], is_same=True))
             else:
                 base = embed(rows[train], factor)
                 hits.append(vote_hits(E, codes[test], base, codes[train]))
-            tested.append(test)
-        return _average(np.concatenate(hits), weights, np.concatenate(tested))
+        return np.concatenate(hits)
+
+    def is_as_good(hits, best_hits):
+        """Tell whether a mean score is within half a standard error of the best."""
+        lost = shares * (best_hits - hits).mean(axis=1)
+        error = np.linalg.norm(np.bincount(tested, lost))
+        return lost.sum() <= 0.5 * error
 
     choice = Choice()
     starts: list = [None] * len(folds)
-    least = score([prior] * len(folds))
+    least = shares @ score([prior] * len(folds))
     best = float(least.mean())
     _note(choice, 0, 0.0, best)
     mapped = [embed(part, prior) for part, _ in parts]
@@ -159,14 +172,18 @@ def choose_value(
                 parts, part_weights, mapped, starts, strict=True
             )
         ]
-        found = np.array([score(factors) for factors in zip(*paths, strict=True)])
+        hits = [score(factors) for factors in zip(*paths, strict=True)]
+        found = np.array([shares @ each for each in hits])
         for value, mean in zip(candidates, found.mean(axis=1), strict=True):
             _note(choice, number, value, float(mean))
         # The metric may lose in neither of two scores: 1 and 5 neighbours, or 1-NN and MAP@R.
-        scores = np.where((found >= least).all(axis=1), found.mean(axis=1), -1.0)
+        is_safe = (found >= least).all(axis=1)
+        scores = np.where(is_safe, found.mean(axis=1), -1.0)
         place = int(np.argmax(scores))
         if scores[place] <= best:
             break
+        # Of values that chance alone tells apart, the last: with few rows, the first is too timid.
+        place = max(j for j in np.flatnonzero(scores > best) if is_as_good(hits[j], hits[place]))
         best = scores[place]
         choice.values.append(candidates[place])
         starts = [path[place] for path in paths]
@@ -235,10 +252,6 @@ def choose_for_pairs(
         if max(scores) > best:
             choice.values, choice.ridge = [], RIDGES[int(np.argmax(scores))]
     return choice
-
-
-def _average(hits, weights, rows):
-    return np.average(hits, axis=0, weights=None if weights is None else weights[rows])
 
 
 def _note(choice, number, value, score):

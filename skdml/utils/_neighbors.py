@@ -118,7 +118,7 @@ def retrieval_hits(X: NDArray, codes: NDArray) -> NDArray[np.float64]:
     Returns
     -------
     hits : ndarray of shape (n_rows, 2)
-        Of rows that are not alone in their class, in any order.
+        Of rows that are not alone in their class, in their order.
     """
     n_others = np.bincount(codes)[codes] - 1
     rows = np.flatnonzero(n_others)
