@@ -301,13 +301,12 @@ class LinearMetricLearner(
         rows, prior = computed(training.span.coordinates), training.prior_factor
         is_cosine = self.metric == "cosine"
         offset = training.span.offset() if is_cosine else None
-        moment = None
-        if self.n_components is not None and self.n_components < rows.shape[1]:
-            moment = training.span.second_moment(from_origin=is_cosine)
+        n_kept = self.n_components or rows.shape[1]
+        moment = training.span.second_moment(from_origin=is_cosine)
 
         def embed(rows, factor):
-            if moment is not None:
-                factor = shorten(factor, moment, self.n_components)
+            if n_kept < rows.shape[1]:
+                factor = shorten(factor, moment, n_kept)
             return _embed(rows, factor, offset)
 
         if training.codes is None:

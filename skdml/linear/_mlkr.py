@@ -177,7 +177,7 @@ class MLKR(RowMetricLearner):
             )
         return self
 
-    def score(self, X: MatrixLike, y: ArrayLike) -> float:
+    def score(self, X: MatrixLike, y: ArrayLike) -> float:  # type: ignore[override]
         """Return R^2 of the regression of each row on the others, by the learned kernel.
 
         Parameters
