@@ -302,10 +302,12 @@ class LinearMetricLearner(
         is_cosine = self.metric == "cosine"
         offset = training.span.offset() if is_cosine else None
         n_kept = self.n_components or rows.shape[1]
-        moment = training.span.second_moment(from_origin=is_cosine)
+        moment: Any = None
+        if n_kept < rows.shape[1]:
+            moment = training.span.second_moment(from_origin=is_cosine)
 
         def embed(rows, factor):
-            if n_kept < rows.shape[1]:
+            if moment is not None:
                 factor = shorten(factor, moment, n_kept)
             return _embed(rows, factor, offset)
 
