@@ -259,6 +259,8 @@ def main(arguments: list[str]) -> int:
     outcomes = []
     for outcome in run_all(numbers, options.seed, options.jobs, options.seconds):
         outcomes.append(outcome)
+        for kind, where, what in outcome.verdict.defects:
+            print(f"case {outcome.number}, {outcome.target}: {kind}, {where}: {what}", flush=True)
         if len(outcomes) % 500 == 0:
             seconds = time.perf_counter() - start
             print(f"{len(outcomes)} of {len(numbers)} in {seconds:.0f} s", flush=True)
