@@ -399,3 +399,34 @@ def test_bad_folds(digits):
     X, pairs, y = digits
     with pytest.raises(TypeError, match=r"^cv: "):
         PairClassifier(GMMLTransformer(geodesic=0.3), X, cv=[1, 2]).fit(pairs, y)
+
+
+@pytest.fixture
+def over_a_network():
+    deep = pytest.importorskip("skdml.deep")
+    small = {"module": "mlp", "n_components": 8, "module__hidden": (32,), "max_epochs": 1}
+    return PairClassifier(deep.DeepMetricEmbedder(random_state=0, **small), cv=2, random_state=0)
+
+
+def test_a_network_as_the_learner(digits, over_a_network):
+    X, pairs, y = digits
+    model = over_a_network.set_params(preprocessor=X)
+    scores = cross_validate(model, pairs, y, cv=2, error_score="raise", return_estimator=True)
+    assert scores["test_score"].min() > 0.7
+    model = scores["estimator"][0]
+    np.testing.assert_allclose(
+        model.predict_proba(X[pairs[:9]]), model.predict_proba(pairs[:9]), rtol=1e-4
+    )
+
+
+def test_a_network_gets_weights_of_pairs(digits, over_a_network):
+    X, pairs, y = digits
+    weights = np.where(np.arange(len(y)) % 3, 1.0, 0.0)
+    kept = weights > 0
+    weighted = clone(over_a_network).fit(X[pairs], y, sample_weight=weights)
+    fewer = clone(over_a_network).fit(X[pairs[kept]], y[kept])
+    distances = weighted.pair_distance(X[pairs])
+    np.testing.assert_array_equal(distances, fewer.pair_distance(X[pairs]))
+    assert weighted.threshold_ == fewer.threshold_
+    heavy = clone(over_a_network).fit(X[pairs], y, sample_weight=weights + 1)
+    assert not np.allclose(heavy.pair_distance(X[pairs]), distances)
