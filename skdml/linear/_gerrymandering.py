@@ -30,8 +30,6 @@ from ._rows import RowMetricLearner
 
 # Rows that are queries; all rows that are drawn are the database.
 _MOST_QUERIES = 5000
-# Votes for held-out rows that a metric must win at least, or X is left as it is.
-_LEAST_VOTES = 2.5
 # Database rows that a query is compared with between two searches, for few neighbours.
 _N_CANDIDATES = 64
 
@@ -219,8 +217,7 @@ class NeighborhoodGerrymandering(RowMetricLearner):
             best = min(found, key=lambda training: training.vote_cost) if is_judged else found[0]
             # The best of many is better than the input by chance alone.
             gain = found[0].history["validation"][0] - best.vote_cost
-            least = max(best.vote_error, _LEAST_VOTES / max(1, np.sum(problem.held_out)))
-            if is_judged and gain < least:
+            if is_judged and gain < best.vote_error:
                 best.maps = LinearMaps(starts[0], starts[0], symmetric=True)
             self.metric_ = find_metric(best.maps)
             self.history_ = best.history
