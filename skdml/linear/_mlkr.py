@@ -177,7 +177,9 @@ class MLKR(RowMetricLearner):
             )
         return self
 
-    def score(self, X: MatrixLike, y: ArrayLike) -> float:
+    def score(  # type: ignore[override]
+        self, X: MatrixLike, y: ArrayLike
+    ) -> float:
         """Return R^2 of the regression of each row on the others, by the learned kernel.
 
         Parameters
