@@ -166,6 +166,9 @@ def _from_rows(rng, name, choices, quick, changes=None):
     values, kinds = supervised(rng)
     kinds |= {"chunks": "labels"} | ({"y": "numbers"} if name == "MLKR" else {})
     given = part(values, "X", "y") | (changes(values) if changes else {})
+    if rng.random() < 0.2:
+        kinds["sample_weight"] = "numbers"
+        given["sample_weight"] = rng.integers(0, 4, len(values["X"])) / 2
     choices = {"n_components": [None, 1], **choices}
     case = estimator_case(rng, name, choices, quick, given, LINEAR_USES, kinds)
     case.parameters = {k: v for k, v in case.parameters.items() if k in case.settable}
