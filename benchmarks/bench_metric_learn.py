@@ -2,7 +2,8 @@
 
 RCA and LFDA have one solution: the matrices of both sides are compared. LMNN and MLKR have an
 objective: it is that of the paper for both sides, of the rows that were fitted. "its problem" is
-ours with the settings of metric-learn; "defaults" is ours with its own.
+ours with the settings of metric-learn; "defaults" is ours with its own. "page" runs the examples of
+metric-learn on the page "Coming from metric-learn".
 """
 
 import time
@@ -14,6 +15,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.preprocessing import StandardScaler
 
+from benchmarks.coming_from import names_without_mention, run_page
 from benchmarks.data import load_uci
 from benchmarks.harness import METRIC_LEARN, Column, Report, Target, add_ratios, compare, progress
 from skdml.linear import LFDA, LMNN, MLKR, RCA
@@ -21,7 +23,7 @@ from skdml.linear._lmnn_solver import exact_loss, find_neighbors
 from skdml.linear._mlkr_solver import loss_and_gradient, train
 
 REPEATS = 1
-PARTS = ("rca", "lfda", "lmnn", "mlkr")
+PARTS = ("page", "rca", "lfda", "lmnn", "mlkr")
 SAME, DEFAULTS, PEER = "skdml, its problem", "skdml, defaults", "metric-learn"
 SCRIPT = "metric_learn_peer.py"
 CAP = 600
@@ -237,6 +239,22 @@ def mlkr(options):
         part = learned(options, "MLKR", case, sides, objective, score, X)
         rows, targets = rows + part[0], targets + part[1]
     return rows, targets
+
+
+def page(options):
+    """Run metric-learn's examples; its names must all be in a table."""
+    progress("page: metric-learn's examples")
+    start = time.perf_counter()
+    n_blocks, errors = run_page("metric_learn.md", PEER, METRIC_LEARN)
+    seconds = time.perf_counter() - start
+    for line, error in errors.items():
+        progress(f"metric_learn.md, line {line}: {error}")
+    missing = names_without_mention("metric_learn.md", "metric_learn", METRIC_LEARN)
+    row = {"method": "page", "case": f"{n_blocks} examples", "side": PEER, "seconds": seconds}
+    return [row], [
+        Target.at_most("page: examples of metric-learn that fail", 0, len(errors)),
+        Target.at_most("page: names of metric-learn that are missing", 0, len(missing)),
+    ]
 
 
 def run(options):

@@ -46,6 +46,7 @@ from ..utils.validation import (
 )
 from ._graded import graded_factors
 from ._mahalanobis import MahalanobisMetric, find_span, shorten
+from ._row_pairs import embedded_pair_distance, row_pair_distance
 from ._selection import (
     N_ROUNDS,
     Choice,
@@ -454,7 +455,9 @@ class LinearMetricLearner(
         if X is not None:
             X = validate_rows(self, X, reset=False)
             pairs = check_index_pairs(pairs, X.shape[0])
-            return self._distance(X[pairs[:, 0]], X[pairs[:, 1]])
+            if self.metric == "euclidean":
+                return row_pair_distance(self.metric_, X, pairs)
+            return embedded_pair_distance(X, pairs, self._embed_on_sphere, self._distance)
         if sparse.issparse(pairs):
             raise TypeError("sparse pairs are given as index pairs: pair_distance(pairs, X=rows).")
         pairs = check_named_array(
@@ -534,10 +537,14 @@ class LinearMetricLearner(
     def _distance(self, first, second):
         if self.metric == "euclidean":
             return self.metric_.pair_distance(first, second)
-        sides = [
-            self._scale_rows(self.metric_.transform(self._scale_rows(X))) for X in (first, second)
-        ]
+        sides = [self._embed_on_sphere(X)[0] for X in (first, second)]
         return np.linalg.norm(sides[0] - sides[1], axis=1)
+
+    def _embed_on_sphere(self, X):
+        """Return mapped rows of unit length, and by how much rounding has grown on the way."""
+        Z = self.metric_.transform(self._scale_rows(X))
+        largest = np.sqrt(self.metric_.scale + self.metric_.weights.max(initial=0))
+        return self._scale_rows(Z), largest / row_norms(Z).min(initial=largest)
 
     def get_metric(self) -> MahalanobisMetric:
         """Return the learned metric as a callable of two vectors.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numbers import Integral, Real
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,10 +12,10 @@ from sklearn.metrics.pairwise import euclidean_distances
 
 from ..utils._fit import FitProgress, fit_method
 from ..utils._sklearn import Interval, StrOptions
-from ..utils._typing import MatrixLike
+from ..utils._typing import MatrixLike, Request
 from ..utils.validation import check_given, check_row_labels, encode_for_pairs
 from ._rca import centre_groups, shrunk_covariance
-from ._rows import RowMetricLearner
+from ._rows import RowMetricLearner, merge_weighted
 
 # Distances in a block.
 _BLOCK_SIZE = 2**22
@@ -94,6 +94,12 @@ class LFDA(RowMetricLearner):
     eigenvalues_: NDArray
     shrinkage_: float
 
+    if TYPE_CHECKING:
+
+        def set_fit_request(  # type: ignore[override]
+            self, *, sample_weight: Request = None
+        ) -> Self: ...
+
     def __init__(
         self,
         n_components: int | None = None,
@@ -107,7 +113,12 @@ class LFDA(RowMetricLearner):
         self.shrinkage = shrinkage
 
     @fit_method
-    def fit(self, X: MatrixLike, y: ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        X: MatrixLike,
+        y: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
         """Learn the metric from class labels.
 
         Parameters
@@ -116,6 +127,8 @@ class LFDA(RowMetricLearner):
             The rows.
         y : array-like of shape (n_samples,)
             Their classes, numbers or strings.
+        sample_weight : array-like of shape (n_samples,), default=None
+            How often each row counts; a weight of 0 is the same as no row.
 
         Returns
         -------
@@ -125,17 +138,22 @@ class LFDA(RowMetricLearner):
         check_given(y, type(self).__name__, " Pass the class of each row of X.")
         given, X = X, self._check_rows(X)
         codes = encode_for_pairs(check_row_labels(y, X.shape[0]))
+        X, codes, weights = merge_weighted(X, codes, sample_weight)
         with FitProgress(self, total=0, X=given, y=y):
-            span = self._find_span(X)
+            span = self._find_span(X, weights)
             rows = span.coordinates
-            inside, between = local_scatters(rows, codes, self.n_neighbors)
+            inside, between = local_scatters(rows, codes, self.n_neighbors, weights)
             if not np.any(inside):
                 raise ValueError(
                     "X has no two different rows of one class that are near each other: there is "
                     "nothing to learn from."
                 )
             inside, outside, self.shrinkage_ = shrunk_covariance(
-                centre_groups(rows, codes), inside, self.shrinkage, span.n_features
+                centre_groups(rows, codes, weights),
+                inside,
+                self.shrinkage,
+                span.n_features,
+                weights,
             )
             self.eigenvalues_, directions = discriminant_directions(
                 between, inside, self.n_components or span.rank
@@ -149,13 +167,14 @@ class LFDA(RowMetricLearner):
 
 
 def local_scatters(
-    rows: NDArray, codes: NDArray, n_neighbors: int
+    rows: NDArray, codes: NDArray, n_neighbors: int, weights: NDArray | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     r"""Return the local scatter inside classes and that between them.
 
     Half the sums of :math:`w_{ij} (x_i - x_j)(x_i - x_j)^T` over all i and j, where w is
     :math:`a_{ij} / n_c` inside and :math:`a_{ij} (1/n - 1/n_c)` between for rows of one class,
-    and 0 and 1/n for others.
+    and 0 and 1/n for others. Rows count as often as their weights say; neighbours are distinct
+    rows.
 
     Parameters
     ----------
@@ -165,28 +184,33 @@ def local_scatters(
         Their classes, numbers from 0.
     n_neighbors : int
         Of the local scale; fewer where a class has fewer rows.
+    weights : ndarray of shape (n_rows,), default=None
+        Of the rows; None is 1 for each.
 
     Returns
     -------
     inside, between : ndarray of shape (n_features, n_features)
         Symmetric; `inside` is positive semi-definite.
     """
-    n_rows, n_features = rows.shape
+    n_features = rows.shape[1]
+    weights = np.ones(len(rows)) if weights is None else weights
+    n_rows = weights.sum()
     inside, between = np.zeros((2, n_features, n_features))
     for code in np.unique(codes):
-        members = rows[codes == code]
-        share, total = len(members) / n_rows, members.sum(axis=0)
-        local = _affinity_scatter(members, n_neighbors)
-        inside += local / len(members)
-        between += local / n_rows + (1 - share) * members.T @ members
+        members, share = rows[codes == code], weights[codes == code]
+        n_members, total = share.sum(), share @ members
+        local = _affinity_scatter(members, n_neighbors, share)
+        inside += local / n_members
+        between += local / n_rows
+        between += (1 - n_members / n_rows) * members.T @ (share[:, None] * members)
         between += np.outer(total, total) / n_rows
-    total = rows.sum(axis=0)
+    total = weights @ rows
     between -= np.outer(total, total) / n_rows + inside
     return (inside + inside.T) / 2, (between + between.T) / 2
 
 
-def _affinity_scatter(members, n_neighbors):
-    """Return X' (D - A) X with the affinities A of rows X and their sums D."""
+def _affinity_scatter(members, n_neighbors, weights):
+    """Return X' (D - A) X with the weighted affinities A of rows X and their sums D."""
     n_members = len(members)
     k = min(n_neighbors, n_members - 1)
     step = max(1, _BLOCK_SIZE // n_members)
@@ -203,6 +227,7 @@ def _affinity_scatter(members, n_neighbors):
         squared = euclidean_distances(members[cut], members, squared=True)
         affinities = np.exp(-squared * inverses[cut, None] * inverses)
         affinities *= (inverses[cut, None] > 0) & (inverses > 0)
+        affinities *= weights[cut, None] * weights
         degrees[cut] = affinities.sum(axis=1)
         drawn[cut] = affinities @ members
     return members.T @ (degrees[:, None] * members - drawn)

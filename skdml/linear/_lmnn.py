@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from numbers import Integral, Real
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,11 +14,11 @@ from ..asymmetric._asymmetric_solver import hold_out
 from ..utils._fit import FitProgress, fit_method
 from ..utils._neighbors import vote_hits
 from ..utils._sklearn import Interval
-from ..utils._typing import MatrixLike, RandomStateLike
+from ..utils._typing import MatrixLike, RandomStateLike, Request
 from ..utils.validation import check_given, check_row_labels, check_varies, encode_for_pairs
 from ._lmnn_solver import train_passes
 from ._mahalanobis import MahalanobisMetric
-from ._rows import RowMetricLearner, principal_axes
+from ._rows import RowMetricLearner, merge_weighted, principal_axes
 
 
 class LMNN(RowMetricLearner):
@@ -85,7 +85,8 @@ class LMNN(RowMetricLearner):
 
     Notes
     -----
-    Of more than 10,000 rows, as many are drawn. The loss has all impostors up to some 4,000
+    Equal rows of a class are one row with a weight. Of more than 10,000 rows, as many are drawn.
+    The loss has all impostors up to some 4,000
     rows, and the nearest thousands of each row beyond.
 
     References
@@ -123,6 +124,12 @@ class LMNN(RowMetricLearner):
     history_: dict[str, list[float]]
     n_iter_: int
 
+    if TYPE_CHECKING:
+
+        def set_fit_request(  # type: ignore[override]
+            self, *, sample_weight: Request = None
+        ) -> Self: ...
+
     def __init__(
         self,
         n_neighbors: int = 3,
@@ -146,7 +153,12 @@ class LMNN(RowMetricLearner):
         self.verbose = verbose
 
     @fit_method
-    def fit(self, X: MatrixLike, y: ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        X: MatrixLike,
+        y: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
         """Learn the metric from class labels.
 
         Parameters
@@ -155,6 +167,8 @@ class LMNN(RowMetricLearner):
             The rows.
         y : array-like of shape (n_samples,)
             Their classes, numbers or strings.
+        sample_weight : array-like of shape (n_samples,), default=None
+            How often each row counts; a weight of 0 is the same as no row.
 
         Returns
         -------
@@ -165,15 +179,22 @@ class LMNN(RowMetricLearner):
         rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
         given, X = X, self._check_rows(X)
         codes = encode_for_pairs(check_row_labels(y, X.shape[0]))
+        X, codes, weights = merge_weighted(X, codes, sample_weight)
+        if not _can_learn(codes):
+            raise ValueError(
+                "X and y leave nothing to learn from: two classes are needed, and one of them must "
+                "have two different rows that count."
+            )
         drawn = self._draw_rows(X, codes)
         if len(drawn) < X.shape[0]:
-            X = X[drawn]
+            X, weights = X[drawn], weights[drawn]
             check_varies(X)
             codes = np.unique(codes[drawn], return_inverse=True)[1]
-        span = self._find_span(X)
-        unit = np.sqrt(np.mean(np.sum(span.coordinates**2, axis=1)))
+        weights = weights / weights.mean()
+        span = self._find_span(X, weights)
+        unit = np.sqrt(np.average(np.sum(span.coordinates**2, axis=1), weights=weights))
         rows = span.coordinates / unit
-        start = principal_axes(rows, self.n_components)
+        start = principal_axes(rows, self.n_components, weights)
         held_out = hold_out(codes, self.validation_fraction, rng)
         rest = ~held_out
         is_judged = held_out.any() and _can_learn(codes[rest])
@@ -195,13 +216,13 @@ class LMNN(RowMetricLearner):
             )
             n_passes, found = self.n_passes, None
             if is_judged:
-                found = make_passes(rows[rest], codes[rest], start, n_passes)
+                found = make_passes(rows[rest], codes[rest], start, n_passes, weights=weights[rest])
                 self.validation_scores_ = np.array(
-                    [_vote_score(rows @ L.T, codes, held_out) for L in found.maps]
+                    [_vote_score(rows @ L.T, codes, held_out, weights) for L in found.maps]
                 )
                 n_passes = int(self.validation_scores_.argmax())
             if found is None or n_passes:
-                found = make_passes(rows, codes, start, n_passes)
+                found = make_passes(rows, codes, start, n_passes, weights=weights)
             self.n_passes_ = min(n_passes, len(found.maps) - 1)
             # Outside the span, the metric is that of the start.
             scale = float(np.linalg.norm(found.maps[0], axis=1).max())
@@ -216,7 +237,8 @@ def _can_learn(codes):
     return np.count_nonzero(counts) > 1 and counts.max() > 1
 
 
-def _vote_score(Z, codes, held_out):
+def _vote_score(Z, codes, held_out, weights):
     """Return the share of right votes for held-out rows by the others."""
     rest = ~held_out
-    return float(vote_hits(Z[held_out], codes[held_out], Z[rest], codes[rest]).mean())
+    hits = vote_hits(Z[held_out], codes[held_out], Z[rest], codes[rest])
+    return float(np.average(hits.mean(axis=1), weights=weights[held_out]))

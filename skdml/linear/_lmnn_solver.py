@@ -48,21 +48,30 @@ class Neighbors:
         Near rows of the same class, as row numbers; -1 where there are fewer.
     pull : float
         The share of the pull term, beside ``1 - pull`` of the push term.
+    weights : ndarray of shape (n_rows,)
+        Of the rows.
     """
 
     rows: NDArray[np.float64]
     codes: NDArray[np.int64]
     targets: NDArray[np.int64]
     pull: float
+    weights: NDArray[np.float64]
 
 
 def find_neighbors(
-    rows: NDArray, codes: NDArray, n_neighbors: int, pull: float = 0.5, L: NDArray | None = None
+    rows: NDArray,
+    codes: NDArray,
+    n_neighbors: int,
+    pull: float = 0.5,
+    L: NDArray | None = None,
+    weights: NDArray | None = None,
 ) -> Neighbors:
     """Find the target neighbours of all rows: the nearest ones of the same class, under a map."""
     Z = rows if L is None else rows @ L.T
     targets, _ = near_rows(Z, codes, np.arange(len(rows)), n_neighbors)
-    return Neighbors(rows, codes, targets, pull)
+    weights = np.ones(len(rows)) if weights is None else weights
+    return Neighbors(rows, codes, targets, pull, weights)
 
 
 def target_distances(Z: NDArray, targets: NDArray) -> NDArray[np.float64]:
@@ -134,7 +143,7 @@ class Triplets:
     def loss(self, L: NDArray) -> tuple[float, NDArray[np.float64]]:
         r"""Return the loss of a map and its gradient.
 
-        .. math:: \mu \sum_{ij} d_{ij} + (1 - \mu) \sum_{ijl} [1 + d_{ij} - d_{il}]_+
+        .. math:: \mu \sum_{ij} w_i d_{ij} + (1 - \mu) \sum_{ijl} w_i w_l [1 + d_{ij} - d_{il}]_+
 
         Parameters
         ----------
@@ -144,7 +153,8 @@ class Triplets:
         Returns
         -------
         loss : float
-            With squared distances d of rows i, their targets j and their impostors l.
+            With squared distances d of rows i, their targets j and their impostors l, and the
+            weights w of rows.
         gradient : ndarray of shape (n_components, n_features)
             By L.
         """
@@ -154,11 +164,12 @@ class Triplets:
         known = problem.targets >= 0
         distances = self._distances(Z)
         push, counts = 0.0, np.zeros(len(distances))
-        weights = np.where(known, problem.pull, 0.0)
+        both = problem.weights[self.rows] * problem.weights[self.impostors]
+        weights = np.where(known, problem.pull * problem.weights[:, None], 0.0)
         for column in range(pull.shape[1]):
-            hinge = 1 + pull[self.rows, column] - distances
-            active = hinge > 0
-            push += float(hinge[active].sum())
+            hinge = np.maximum(1 + pull[self.rows, column] - distances, 0)
+            active = both * (hinge > 0)
+            push += float(hinge @ both)
             counts += active
             weights[:, column] += (1 - problem.pull) * np.bincount(self.rows, active, n_rows)
         near = sparse.csr_array(
@@ -171,7 +182,8 @@ class Triplets:
             ((problem.pull - 1) * counts[used], self.impostors[used], starts),
             shape=(n_rows, n_rows),
         )
-        loss = problem.pull * float(pull[known].sum()) + (1 - problem.pull) * push
+        pull[~known] = 0
+        loss = problem.pull * float(problem.weights @ pull.sum(axis=1)) + (1 - problem.pull) * push
         forces = _laplacian_product(near, Z) + _laplacian_product(far, Z)
         return loss, 2 * forces.T @ problem.rows
 
@@ -211,15 +223,16 @@ def scaled_start(problem: Neighbors, L: NDArray, rng: np.random.Generator) -> ND
     far = euclidean_distances(Z[chosen], Z, squared=True)
     far[problem.codes[chosen, None] == problem.codes] = np.inf
     known = np.isfinite(near)
+    own = problem.weights[chosen]
     unit = np.mean(np.minimum(far.min(axis=1), 1e300)) or 1.0
     far /= unit
     near[known] /= unit
 
     def loss(scale):
-        total = problem.pull * scale * near[known].sum()
+        total = problem.pull * scale * (own @ np.where(known, near, 0).sum(axis=1))
         for column in near.T:
             hinge = 1 + scale * (np.where(np.isfinite(column), column, -1e300)[:, None] - far)
-            total += (1 - problem.pull) * np.maximum(hinge, 0).sum()
+            total += (1 - problem.pull) * (own @ np.maximum(hinge, 0) @ problem.weights)
         return total
 
     scales = 2.0 ** np.arange(-4, 9)
@@ -334,6 +347,7 @@ def train_passes(
     max_iter: int = 100,
     tol: float = 1e-3,
     seed: int = 0,
+    weights: NDArray | None = None,
     progress: Progress | None = None,
     attributes: Callable[[NDArray], dict[str, Any]] = lambda L: {},
 ) -> Passes:
@@ -351,6 +365,8 @@ def train_passes(
         See `find_neighbors` and `train`.
     seed : int, default=0
         Draws the rows that choose the scale of the start.
+    weights : ndarray of shape (n_rows,), default=None
+        Of the rows; None is 1 for each.
     progress : Progress, default=None
         Where passes are reported.
     attributes : callable
@@ -362,12 +378,12 @@ def train_passes(
         Maps and history; fewer maps where a callback asks to stop.
     """
     progress = progress or Progress()
-    problem = find_neighbors(rows, codes, n_neighbors, pull)
+    problem = find_neighbors(rows, codes, n_neighbors, pull, weights=weights)
     found = Passes([scaled_start(problem, start, np.random.default_rng(seed))], {})
     for number in range(1, n_passes + 1):
         progress.begin()
         if number > 1:
-            problem = find_neighbors(rows, codes, n_neighbors, pull, found.maps[-1])
+            problem = find_neighbors(rows, codes, n_neighbors, pull, found.maps[-1], weights)
         training = train(problem, found.maps[-1], max_iter, tol)
         for name, values in training.history.items():
             found.history.setdefault(name, []).extend(values)

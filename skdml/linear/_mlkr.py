@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from numbers import Integral, Real
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,12 +13,12 @@ from sklearn.utils import RegressorTags, check_random_state, column_or_1d
 
 from ..utils._fit import FitProgress, fit_method
 from ..utils._sklearn import Interval
-from ..utils._typing import MatrixLike, RandomStateLike
+from ..utils._typing import MatrixLike, RandomStateLike, Request
 from ..utils.validation import as_array, check_given, check_numbers, check_varies, naming
 from ._base import _MOST_ROWS
 from ._mahalanobis import MahalanobisMetric
 from ._mlkr_solver import loss_and_gradient, scaled_start, train
-from ._rows import RowMetricLearner, principal_axes
+from ._rows import RowMetricLearner, merge_weighted, principal_axes
 
 
 class MLKR(RowMetricLearner):
@@ -69,7 +69,8 @@ class MLKR(RowMetricLearner):
 
     Notes
     -----
-    Of more than 10,000 rows, as many are drawn: a step goes through all pairs of rows.
+    Of more than 10,000 rows, as many are drawn: a step goes through all pairs of rows. Equal rows
+    with equal targets are one row with a weight, which is left out as a whole.
 
     References
     ----------
@@ -99,6 +100,12 @@ class MLKR(RowMetricLearner):
     history_: dict[str, list[float]]
     n_iter_: int
 
+    if TYPE_CHECKING:
+
+        def set_fit_request(  # type: ignore[override]
+            self, *, sample_weight: Request = None
+        ) -> Self: ...
+
     def __init__(
         self,
         n_components: int | None = None,
@@ -119,7 +126,12 @@ class MLKR(RowMetricLearner):
         return tags
 
     @fit_method
-    def fit(self, X: MatrixLike, y: ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        X: MatrixLike,
+        y: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
         """Learn the metric from targets that are numbers.
 
         Parameters
@@ -128,6 +140,8 @@ class MLKR(RowMetricLearner):
             The rows.
         y : array-like of shape (n_samples,)
             Their targets.
+        sample_weight : array-like of shape (n_samples,), default=None
+            How often each row counts; a weight of 0 is the same as no row.
 
         Returns
         -------
@@ -137,17 +151,21 @@ class MLKR(RowMetricLearner):
         check_given(y, type(self).__name__, " Pass the target of each row of X, a number.")
         rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
         given, X = X, self._check_rows(X)
-        values = check_targets(y, X.shape[0])
+        X, values, weights = merge_weighted(X, check_targets(y, X.shape[0]), sample_weight)
+        if np.ptp(values) == 0:
+            raise ValueError("y is the same number for all rows that count.")
         if X.shape[0] > _MOST_ROWS:
             drawn = np.sort(rng.permutation(X.shape[0])[:_MOST_ROWS])
-            X, values = X[drawn], values[drawn]
+            X, values, weights = X[drawn], values[drawn], weights[drawn]
             check_varies(X)
-        values = values - values.mean()
-        values /= np.linalg.norm(values) or 1.0
-        span = self._find_span(X)
-        unit = np.sqrt(np.mean(np.sum(span.coordinates**2, axis=1)))
+        weights = weights / weights.mean()
+        values = values - np.average(values, weights=weights)
+        values /= np.sqrt(weights @ values**2) or 1.0
+        span = self._find_span(X, weights)
+        unit = np.sqrt(np.average(np.sum(span.coordinates**2, axis=1), weights=weights))
         rows = span.coordinates / unit
-        start = scaled_start(principal_axes(rows, self.n_components), rows, values, rng)
+        axes = principal_axes(rows, self.n_components, weights)
+        start = scaled_start(axes, rows, values, rng, weights)
         # Outside the span, the metric is that of the start.
         outside = float(np.linalg.norm(start, axis=1).max()) / unit
 
@@ -165,7 +183,7 @@ class MLKR(RowMetricLearner):
                     progress.begin()
                 return stop
 
-            found = train(rows, values, start, self.max_iter, self.tol, visit)
+            found = train(rows, values, start, self.max_iter, self.tol, visit, weights)
             self.metric_ = find_metric(found.map)
             self.history_ = found.history
             self.n_iter_ = len(found.history["loss"]) - 1

@@ -18,11 +18,13 @@ _BLOCK_SIZE = 2**17
 _SCALE_ROWS = 300
 
 
-def loss_and_gradient(L: NDArray, X: NDArray, y: NDArray) -> tuple[float, NDArray[np.float64]]:
+def loss_and_gradient(
+    L: NDArray, X: NDArray, y: NDArray, weights: NDArray | None = None
+) -> tuple[float, NDArray[np.float64]]:
     r"""Return the leave-one-out error of kernel regression and its gradient.
 
-    .. math:: \sum_i (\hat y_i - y_i)^2, \qquad
-              \hat y_i = \frac{\sum_{j \ne i} k_{ij} y_j}{\sum_{j \ne i} k_{ij}}, \qquad
+    .. math:: \sum_i w_i (\hat y_i - y_i)^2, \qquad
+              \hat y_i = \frac{\sum_{j \ne i} w_j k_{ij} y_j}{\sum_{j \ne i} w_j k_{ij}}, \qquad
               k_{ij} = \exp(-\|L x_i - L x_j\|^2).
 
     Parameters
@@ -33,6 +35,8 @@ def loss_and_gradient(L: NDArray, X: NDArray, y: NDArray) -> tuple[float, NDArra
         The rows.
     y : ndarray of shape (n_rows,)
         Their targets.
+    weights : ndarray of shape (n_rows,), default=None
+        w; None is 1 for each.
 
     Returns
     -------
@@ -44,7 +48,8 @@ def loss_and_gradient(L: NDArray, X: NDArray, y: NDArray) -> tuple[float, NDArra
     Z = X @ L.T
     n_rows, p = Z.shape
     # Each sum over rows that the gradient needs is a product with the kernel.
-    right = np.column_stack([np.ones(n_rows), y, Z, y[:, None] * Z])
+    w = np.ones((n_rows, 1)) if weights is None else weights[:, None]
+    right = w * np.column_stack([np.ones(n_rows), y, Z, y[:, None] * Z])
     loss, forces, back = 0.0, np.empty_like(Z), np.zeros((n_rows, 2 * p + 2))
     for cut, kernel in _kernel_blocks(Z):
         sums = kernel @ right
@@ -52,8 +57,9 @@ def loss_and_gradient(L: NDArray, X: NDArray, y: NDArray) -> tuple[float, NDArra
         sums /= total
         predicted, mean, weighted = sums[:, 1:2], sums[:, 2 : 2 + p], sums[:, 2 + p :]
         errors = predicted - y[cut, None]
-        loss += float(np.sum(errors**2))
-        # By the squared distance of i and j, the loss changes by c_i k_ij (y_j - predicted_i).
+        loss += float(np.sum(w[cut] * errors**2))
+        errors *= w[cut]
+        # By the squared distance of i and j, the loss changes by c_i k_ij w_j (y_j - predicted_i).
         forces[cut] = 2 * errors * (weighted - predicted * mean)
         c = -2 * errors / total
         left = np.hstack([c, c * Z[cut], c * predicted, c * predicted * Z[cut]])
@@ -61,7 +67,7 @@ def loss_and_gradient(L: NDArray, X: NDArray, y: NDArray) -> tuple[float, NDArra
     sums_back = y * back[:, 0] - back[:, 1 + p]
     drawn = y[:, None] * back[:, 1 : 1 + p] - back[:, 2 + p :]
     # The weights of a row sum to zero, those of a column do not.
-    forces += sums_back[:, None] * Z - drawn
+    forces += w * (sums_back[:, None] * Z - drawn)
     return loss, 2 * forces.T @ X
 
 
@@ -89,17 +95,20 @@ def _kernel_blocks(Z, queries=None):
 
 
 def scaled_start(
-    L: NDArray, X: NDArray, y: NDArray, rng: np.random.Generator
+    L: NDArray, X: NDArray, y: NDArray, rng: np.random.Generator, weights: NDArray | None = None
 ) -> NDArray[np.float64]:
     """Return the multiple of a map with the least error of some rows."""
     chosen = rng.permutation(len(X))[:_SCALE_ROWS]
+    w = np.ones(len(X)) if weights is None else weights
     Z = X @ L.T
-    unit = np.sqrt(np.mean(np.sum((Z - Z.mean(axis=0)) ** 2, axis=1))) or 1.0
+    mean = np.average(Z, axis=0, weights=w)
+    unit = np.sqrt(np.average(np.sum((Z - mean) ** 2, axis=1), weights=w)) or 1.0
 
     def loss(scale):
         blocks = _kernel_blocks(Z * scale / unit, chosen)
         return sum(
-            float(np.sum((kernel @ y / kernel.sum(axis=1) - y[cut]) ** 2)) for cut, kernel in blocks
+            float(w[cut] @ (kernel @ (w * y) / (kernel @ w) - y[cut]) ** 2)
+            for cut, kernel in blocks
         )
 
     return L * min(2.0 ** np.arange(-1, 4.5, 0.5), key=loss) / unit
@@ -131,6 +140,7 @@ def train(
     max_iter: int,
     tol: float,
     visit: Callable[[NDArray, float], bool] = lambda L, loss: False,
+    weights: NDArray | None = None,
 ) -> Regression:
     """Minimise the error by L-BFGS.
 
@@ -146,6 +156,8 @@ def train(
         Stop when a step lowers the error by less than this share of it.
     visit : callable
         Called with the map and its error after each step; True stops.
+    weights : ndarray of shape (n_rows,), default=None
+        Of the rows; None is 1 for each.
 
     Returns
     -------
@@ -154,10 +166,10 @@ def train(
     """
     began, shape = time.perf_counter(), start.shape
     history: dict[str, list[float]] = {}
-    record(history, began, loss=loss_and_gradient(start, X, y)[0])
+    record(history, began, loss=loss_and_gradient(start, X, y, weights)[0])
 
     def flat(values):
-        loss, gradient = loss_and_gradient(values.reshape(shape), X, y)
+        loss, gradient = loss_and_gradient(values.reshape(shape), X, y, weights)
         return loss, gradient.ravel()
 
     def after(intermediate_result):

@@ -14,7 +14,7 @@ from ..utils._prior import ledoit_wolf_shrinkage
 from ..utils._sklearn import Interval, StrOptions
 from ..utils._typing import MatrixLike, Request
 from ..utils.validation import check_given, check_row_labels, check_vector, encode_for_pairs
-from ._rows import RowMetricLearner
+from ._rows import RowMetricLearner, merge_weighted
 
 
 class RCA(RowMetricLearner):
@@ -83,7 +83,7 @@ class RCA(RowMetricLearner):
     if TYPE_CHECKING:
 
         def set_fit_request(  # type: ignore[override]
-            self, *, chunks: Request = None
+            self, *, chunks: Request = None, sample_weight: Request = None
         ) -> Self: ...
 
     def __init__(self, n_components: int | None = None, shrinkage: float | str = "auto") -> None:
@@ -92,7 +92,12 @@ class RCA(RowMetricLearner):
 
     @fit_method
     def fit(
-        self, X: MatrixLike, y: ArrayLike | None = None, *, chunks: ArrayLike | None = None
+        self,
+        X: MatrixLike,
+        y: ArrayLike | None = None,
+        *,
+        chunks: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
     ) -> Self:
         """Learn the metric from chunks, or from classes.
 
@@ -104,6 +109,8 @@ class RCA(RowMetricLearner):
             Their classes, numbers or strings: each is one chunk. Not used where `chunks` is given.
         chunks : array-like of shape (n_samples,), default=None
             The number of each row's chunk, -1 for rows of none.
+        sample_weight : array-like of shape (n_samples,), default=None
+            How often each row counts; a weight of 0 is the same as no row.
 
         Returns
         -------
@@ -119,18 +126,25 @@ class RCA(RowMetricLearner):
             codes = encode_for_pairs(check_row_labels(y, X.shape[0]))
         else:
             codes = check_chunks(chunks, X.shape[0])
+        X, codes, weights = merge_weighted(X, codes, sample_weight)
         with FitProgress(self, total=0, X=given, y=y):
-            span = self._find_span(X)
-            rows = span.coordinates[codes >= 0]
-            centred = centre_groups(rows, codes[codes >= 0])
+            span = self._find_span(X, weights)
+            inside = codes >= 0
+            rows, weights = span.coordinates[inside], weights[inside]
+            codes = np.unique(codes[inside], return_inverse=True)[1]
+            centred = centre_groups(rows, codes, weights) if len(rows) else rows
             if not np.any(centred):
                 raise ValueError(
                     "X is the same in all rows of a chunk: there is nothing to learn from."
                 )
             C, outside, self.shrinkage_ = shrunk_covariance(
-                centred, centred.T @ centred / len(rows), self.shrinkage, span.n_features
+                centred,
+                centred.T @ (weights[:, None] * centred) / weights.sum(),
+                self.shrinkage,
+                span.n_features,
+                weights,
             )
-            A = inner_metric(C, rows, self.n_components)
+            A = inner_metric(C, rows, self.n_components, weights)
             self.metric_ = span.metric(
                 A, 1 / outside if outside else 0.0, self.n_components, X.dtype
             )
@@ -155,16 +169,16 @@ def check_chunks(chunks: ArrayLike, n_rows: int) -> NDArray[np.int64]:
     return codes
 
 
-def centre_groups(rows: NDArray, codes: NDArray) -> NDArray[np.float64]:
-    """Return rows less the mean of their group; groups are numbers from 0."""
-    counts = np.bincount(codes)
+def centre_groups(rows: NDArray, codes: NDArray, weights: NDArray) -> NDArray[np.float64]:
+    """Return rows less the weighted mean of their group; groups are numbers from 0."""
+    starts = np.append(0, np.bincount(codes).cumsum()[:-1])
     order = np.argsort(codes, kind="stable")
-    sums = np.add.reduceat(rows[order], np.append(0, counts.cumsum()[:-1]), axis=0)
-    return rows - (sums / counts[:, None])[codes]
+    sums = np.add.reduceat(weights[order, None] * rows[order], starts, axis=0)
+    return rows - (sums / np.bincount(codes, weights)[:, None])[codes]
 
 
 def shrunk_covariance(
-    centred: NDArray, C: NDArray, shrinkage: Any, n_features: int
+    centred: NDArray, C: NDArray, shrinkage: Any, n_features: int, weights: NDArray
 ) -> tuple[NDArray[np.float64], float, float]:
     """Shrink a covariance to a multiple of the identity.
 
@@ -178,6 +192,8 @@ def shrunk_covariance(
         Between 0 and 1.
     n_features : int
         The dimension of the space around.
+    weights : ndarray of shape (n_rows,)
+        Of the rows.
 
     Returns
     -------
@@ -194,7 +210,8 @@ def shrunk_covariance(
         If the covariance is singular.
     """
     if isinstance(shrinkage, str):
-        shrinkage, _ = ledoit_wolf_shrinkage(centred, centred.T @ centred, n_features)
+        moment = centred.T @ (weights[:, None] * centred)
+        shrinkage, _ = ledoit_wolf_shrinkage(centred, moment, n_features, weights)
         # A little more where the estimate shrinks nothing: a constant feature is no failure.
         shrinkage = max(shrinkage, 1e-6)
     outside = float(shrinkage * np.trace(C) / n_features)
@@ -217,7 +234,9 @@ def _is_singular(C):
     return bool(pivots.min() <= 1e-7 * pivots.max())
 
 
-def inner_metric(C: NDArray, rows: NDArray, n_components: int | None) -> NDArray[np.float64]:
+def inner_metric(
+    C: NDArray, rows: NDArray, n_components: int | None, weights: NDArray
+) -> NDArray[np.float64]:
     """Return the inverse of C, or its part along the directions that matter most.
 
     Parameters
@@ -228,6 +247,8 @@ def inner_metric(C: NDArray, rows: NDArray, n_components: int | None) -> NDArray
         The rows of all chunks.
     n_components : int or None
         Directions: those with the largest ratio of the covariance of all rows to C.
+    weights : ndarray of shape (n_rows,)
+        Of the rows.
 
     Returns
     -------
@@ -236,7 +257,9 @@ def inner_metric(C: NDArray, rows: NDArray, n_components: int | None) -> NDArray
     """
     if n_components is None:
         return cho_solve((cholesky(C, lower=True), True), np.eye(len(C)))
-    centred = rows - rows.mean(axis=0)
+    centred = rows - np.average(rows, axis=0, weights=weights)
     rank = len(C)
-    V = eigh(centred.T @ centred, C, subset_by_index=[rank - n_components, rank - 1])[1]
+    V = eigh(
+        centred.T @ (weights[:, None] * centred), C, subset_by_index=[rank - n_components, rank - 1]
+    )[1]
     return V @ V.T

@@ -67,6 +67,9 @@ def near_pairs(
         pairs = np.sort(np.column_stack([anchors[first], near[first, column]]), axis=1)
         numbers = np.unique(pairs[:, 0] * n_rows + pairs[:, 1])
         found.append(np.column_stack(np.divmod(numbers, n_rows)))
+    if n_anchors < n_rows and not all(len(part) for part in found):
+        # The rows that were drawn are the only ones of their classes.
+        return near_pairs(rows, codes, 2 * _N_NEIGHBORS * n_rows, rng)
     return np.concatenate(found), np.repeat(np.array([1, -1]), [len(part) for part in found])
 
 

@@ -18,6 +18,8 @@ from .validation import check_index_pairs, check_numbers, check_pair_labels, nam
 
 # Numbers in a block of rows whose keys are computed at once.
 _BLOCK_SIZE = 2**20
+# Products of weights and their squares stay in range.
+_LARGEST_WEIGHT = 1e30
 # Columns that tell most rows apart.
 _FEW_COLUMNS = 8
 
@@ -62,6 +64,11 @@ def check_weights(weights: Any, name: str, length: int) -> NDArray[np.float64]:
         raise ValueError(f"{name} must not be negative, its smallest entry is {weights.min():.3g}.")
     if not weights.any():
         raise ValueError(f"{name} is zero everywhere: nothing is left to learn from.")
+    if not 1 / _LARGEST_WEIGHT < weights.max() < _LARGEST_WEIGHT:
+        raise ValueError(
+            f"{name} must have its largest entry between {1 / _LARGEST_WEIGHT:.0e} and "
+            f"{_LARGEST_WEIGHT:.0e}, got {weights.max():.3g}: divide by it."
+        )
     return weights
 
 

@@ -21,6 +21,7 @@ from ..linear import GMMLTransformer
 from ..utils._bases import BaseEstimator, ClassifierMixin
 from ..utils._fit import FitProgress, fit_method
 from ..utils._sklearn import EstimatorMixin, Interval
+from ..utils._supervision import check_weights
 from ..utils._typing import MatrixLike, RandomStateLike, Request
 from ..utils.validation import check_given, check_numbers, naming
 from ._pair_rows import check_pair_array, find_rows, number_in_order
@@ -464,12 +465,7 @@ def _check_weights(sample_weight, n_pairs):
     """Return the weights of pairs, 1 by default."""
     if sample_weight is None:
         return np.ones(n_pairs)
-    weights = check_numbers(sample_weight, "sample_weight")
-    if len(weights) != n_pairs:
-        raise ValueError(f"sample_weight has {len(weights)} entries for {n_pairs} pairs.")
-    if (weights < 0).any() or not weights.any():
-        raise ValueError("sample_weight must not be negative, nor 0 everywhere.")
-    return weights
+    return check_weights(sample_weight, "sample_weight", n_pairs)
 
 
 def _check_both_kinds(labels, where=""):

@@ -31,7 +31,7 @@ def estimator_case(rng, name, choices, quick, fit, uses, kinds):
     if rng.random() < 0.02:  # not fitted
         steps = steps[1:]
     settable = tuple(name for name in arguments_of(cls) if name != "kwargs")
-    names = (*settable, *fit, *(n for _, given in uses for n in given), *NAMES)
+    names = (*settable, *arguments_of(cls.fit), *(n for _, given in uses for n in given), *NAMES)
     return Case(dict(fit), kinds, parameters, names, settable, steps, make=cls)
 
 
@@ -53,12 +53,39 @@ def _linear(rng, name, choices, quick, extra=None):
         "n_components": [None, 1, n_features],
         "n_jobs": [None, 1],
     }
-    by_pairs = rng.random() < 0.4
-    given = part(values, *(("X", "pairs", "pair_labels") if by_pairs else ("X", "y")))
+    given = supervision(rng, values, kinds)
+    if "triplets" not in given and rng.random() < 0.2:
+        given["sample_weight"] = rng.random(len(values["X"]))
+    in_batches = not {"triplets", "pair_similarity"} & set(given) and rng.random() < 0.3
+    if in_batches:
+        choices["prior"] = ["identity", np.eye(n_features)]
+        del choices["n_components"]
     given |= extra or {}
-    case = estimator_case(rng, name, choices, quick, given, LINEAR_USES, kinds)
+    batch = {name: name for name in given}
+    uses = [("partial_fit", batch)] * in_batches + LINEAR_USES
+    case = estimator_case(rng, name, choices, quick, given, uses, kinds)
+    if in_batches and case.steps[0].name == "fit":  # a first batch in place of all rows
+        case.steps[0] = Step("fit", _method("partial_fit", batch))
     case.arguments |= part(values, "test", "test_pairs", "vectors")
     return case
+
+
+def supervision(rng, values, kinds):
+    """Draw what rows are learned from: classes, pairs with labels or grades, or triplets."""
+    kinds |= {"triplets": "indices"}
+    kinds |= dict.fromkeys(("pair_similarity", "pair_weight", "sample_weight"), "numbers")
+    if rng.random() < 0.5:
+        return part(values, "X", "y")
+    kind = rng.choice(["labels", "grades", "triplets"])
+    if kind == "triplets":
+        given = part(values, "X") | {"triplets": rng.integers(len(values["X"]), size=(30, 3))}
+    elif kind == "grades":
+        given = part(values, "X", "pairs") | {"pair_similarity": rng.random(30)}
+    else:
+        given = part(values, "X", "pairs", "pair_labels")
+    if rng.random() < 0.3:
+        given["pair_weight"] = rng.integers(0, 4, 30) / 2
+    return given
 
 
 @target(16)
@@ -139,6 +166,9 @@ def _from_rows(rng, name, choices, quick, changes=None):
     values, kinds = supervised(rng)
     kinds |= {"chunks": "labels"} | ({"y": "numbers"} if name == "MLKR" else {})
     given = part(values, "X", "y") | (changes(values) if changes else {})
+    if rng.random() < 0.2:
+        kinds["sample_weight"] = "numbers"
+        given["sample_weight"] = rng.integers(0, 4, len(values["X"])) / 2
     choices = {"n_components": [None, 1], **choices}
     case = estimator_case(rng, name, choices, quick, given, LINEAR_USES, kinds)
     case.parameters = {k: v for k, v in case.parameters.items() if k in case.settable}
@@ -275,7 +305,12 @@ def _embedder(rng, name, choices, quick):
         ("pair_distance", {"pairs": "test_pairs", "X": "test"}),
         ("pair_distance", {"pairs": "vectors"}),
     ]
-    case = estimator_case(rng, name, choices, quick, part(values, "X", "y"), uses, kinds)
+    given = part(values, "X", "y")
+    if name == "DeepMetricEmbedder" and rng.random() < 0.4:
+        given = supervision(rng, values, kinds)
+        if "y" not in given and rng.random() < 0.9:  # what is for classes alone
+            choices = {k: v for k, v in choices.items() if not k.startswith(("loss", "coreset"))}
+    case = estimator_case(rng, name, choices, quick, given, uses, kinds)
     case.arguments |= part(values, "test", "y_test", "test_pairs", "vectors")
     return case
 

@@ -89,6 +89,13 @@ def test_retrieval_hits_are_those_of_the_metrics(block_size, monkeypatch):
     assert retrieval_hits(X, y).shape == (49, 2)
 
 
+def test_near_pairs_have_both_kinds_where_most_classes_have_one_row():
+    X, y = np.arange(40.0)[:, None], np.append(np.arange(39), 38)
+    for seed in range(5):
+        labels = near_pairs(X, y, 20, np.random.RandomState(seed))[1]
+        assert set(labels) == {1, -1}
+
+
 def test_near_pairs_are_distinct_and_labelled(wine):
     X, y = wine
     pairs, labels = near_pairs(X, y, 10**6, np.random.RandomState(0))

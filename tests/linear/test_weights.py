@@ -266,6 +266,7 @@ def test_grades_teach_a_metric_that_orders_unseen_pairs(cls, metric):
     [
         ({"sample_weight": [-1.0] * 89}, "sample_weight must not be negative"),
         ({"sample_weight": [0.0] * 89}, "sample_weight is zero everywhere"),
+        ({"sample_weight": [1e200] * 89}, "sample_weight must have its largest entry between"),
         ({"sample_weight": [1.0] * 3}, "sample_weight must have 89 entries, got 3"),
         ({"pair_weight": [1.0] * 3}, "pair_weight was given without pairs or triplets"),
         ({"pair_similarity": [1.0] * 3}, "pair_similarity was given without pairs"),

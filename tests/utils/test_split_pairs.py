@@ -22,7 +22,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 
 from skdml import DITMLTransformer, GMMLTransformer, PairClassifier
-from skdml.constraints import make_pairs
+from skdml.constraints import make_pairs, make_triplets
 
 MESSAGE = r"pairs went through cross-validation.*PairClassifier\(learner, preprocessor=X\)"
 GMML = GMMLTransformer(geodesic=0.3)
@@ -115,6 +115,19 @@ def test_other_splitters():
 def test_workers(backend):
     with joblib.parallel_config(backend, n_jobs=2), pytest.raises(ValueError, match=MESSAGE):
         cross_validate(GMML, X, CLASSES, params=given(100), scoring=constant)
+
+
+@every_number
+@pytest.mark.parametrize("name", ["pairs", "triplets"])
+def test_networks(n_pairs, name):
+    skdml = pytest.importorskip("skdml.deep")
+    arguments = given(n_pairs)
+    if name == "triplets":
+        arguments = {"triplets": make_triplets(CLASSES, n_pairs, random_state=0)}
+    model = skdml.DeepMetricEmbedder("mlp", max_epochs=1)
+    message = MESSAGE.replace("pairs", name, 1)
+    with pytest.raises(ValueError, match=message):
+        cross_validate(model, X, CLASSES, params=arguments, scoring=constant, error_score="raise")
 
 
 class DrawsPairs(BaseEstimator):

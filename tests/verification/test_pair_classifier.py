@@ -230,7 +230,7 @@ def test_calibrate_threshold(digits, fitted, options):
         ({"strategy": "max_tnr", "min_rate": 1.2}, "min_rate must be a number from 0 to 1"),
         ({"strategy": "max_tnr", "min_rate": "x"}, "min_rate must be a number from 0 to 1"),
         ({"strategy": "f_beta", "beta": -1}, "beta must be a number"),
-        ({"sample_weight": [1.0]}, "sample_weight has 1 entries for 900 pairs"),
+        ({"sample_weight": [1.0]}, "sample_weight must have 900 entries, got 1"),
     ],
 )
 def test_bad_calibration(digits, fitted, options, message):
@@ -368,10 +368,12 @@ def test_a_fold_without_a_kind_is_named(digits):
         PairClassifier(GMMLTransformer(geodesic=0.3), X, cv=held).fit(pairs, y)
 
 
-@pytest.mark.parametrize("weights", [[-1.0] + [1.0] * 899, np.zeros(900), [np.nan] * 900])
+@pytest.mark.parametrize(
+    "weights", [[-1.0] + [1.0] * 899, np.zeros(900), [np.nan] * 900, [1e40] * 900]
+)
 def test_bad_weights(digits, weights):
     X, pairs, y = digits
-    with pytest.raises(ValueError, match="sample_weight must"):
+    with pytest.raises(ValueError, match=r"sample_weight (must|is zero)"):
         PairClassifier(WeightedScales(), X).fit(pairs, y, sample_weight=weights)
 
 
@@ -399,3 +401,34 @@ def test_bad_folds(digits):
     X, pairs, y = digits
     with pytest.raises(TypeError, match=r"^cv: "):
         PairClassifier(GMMLTransformer(geodesic=0.3), X, cv=[1, 2]).fit(pairs, y)
+
+
+@pytest.fixture
+def over_a_network():
+    deep = pytest.importorskip("skdml.deep")
+    small = {"module": "mlp", "n_components": 8, "module__hidden": (32,), "max_epochs": 1}
+    return PairClassifier(deep.DeepMetricEmbedder(random_state=0, **small), cv=2, random_state=0)
+
+
+def test_a_network_as_the_learner(digits, over_a_network):
+    X, pairs, y = digits
+    model = over_a_network.set_params(preprocessor=X)
+    scores = cross_validate(model, pairs, y, cv=2, error_score="raise", return_estimator=True)
+    assert scores["test_score"].min() > 0.7
+    model = scores["estimator"][0]
+    np.testing.assert_allclose(
+        model.predict_proba(X[pairs[:9]]), model.predict_proba(pairs[:9]), rtol=1e-4
+    )
+
+
+def test_a_network_gets_weights_of_pairs(digits, over_a_network):
+    X, pairs, y = digits
+    weights = np.where(np.arange(len(y)) % 3, 1.0, 0.0)
+    kept = weights > 0
+    weighted = clone(over_a_network).fit(X[pairs], y, sample_weight=weights)
+    fewer = clone(over_a_network).fit(X[pairs[kept]], y[kept])
+    distances = weighted.pair_distance(X[pairs])
+    np.testing.assert_array_equal(distances, fewer.pair_distance(X[pairs]))
+    assert weighted.threshold_ == fewer.threshold_
+    heavy = clone(over_a_network).fit(X[pairs], y, sample_weight=weights + 1)
+    assert not np.allclose(heavy.pair_distance(X[pairs]), distances)
