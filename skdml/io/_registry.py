@@ -1,0 +1,81 @@
+"""The classes that a file may name. A file names nothing else, and no code comes from it."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+# Estimators, and the parts of fitted ones.
+MODULES = {
+    "AsymmetricMetricClassifier": "skdml.asymmetric",
+    "DITMLTransformer": "skdml.linear",
+    "DeepMetricEmbedder": "skdml.deep",
+    "GMMLTransformer": "skdml.linear",
+    "LFDA": "skdml.linear",
+    "LMNN": "skdml.linear",
+    "LocalGMMLRanker": "skdml.ranking",
+    "MLKR": "skdml.linear",
+    "NeighborhoodGerrymandering": "skdml.linear",
+    "PairClassifier": "skdml.verification",
+    "RCA": "skdml.linear",
+    "SSDMLEmbedder": "skdml.semisupervised",
+    "WassersteinGenerator": "skdml.generate",
+    "VectorIndex": "skdml.search",
+    "AnchorModel": "skdml.ranking._anchor_model",
+    "CloudMetric": "skdml.transport",
+    "Columns": "skdml.generate._columns",
+    "Distributed": "skdml.deep",
+    "MahalanobisMetric": "skdml.linear",
+    "Normalizer": "skdml.ranking._documents",
+    "PairGroupKFold": "skdml.verification",
+    "PartiallyLabelledKFold": "skdml.semisupervised",
+    "QueryWeights": "skdml.ranking._anchor_model",
+}
+
+# Networks of this package; those of torch.nn are known by their name there.
+NETWORKS = {
+    "MLP": "skdml.deep.modules",
+    "ConvNet": "skdml.deep.modules",
+    "Adapter": "skdml.deep.modules",
+    "Unchanged": "skdml.deep.modules",
+    "OrientedGradients": "skdml.deep._hog",
+}
+
+
+def find_class(name: str) -> type:
+    """Return a class of `MODULES`; another name is a KeyError."""
+    return getattr(importlib.import_module(MODULES[name]), name)
+
+
+def name_of_class(value: Any) -> str | None:
+    """Return the name of the class of a value in `MODULES`, None if it is not there."""
+    cls = type(value)
+    known = cls.__module__.startswith("skdml.") and cls.__name__ in MODULES
+    return cls.__name__ if known and find_class(cls.__name__) is cls else None
+
+
+def find_network(name: str, own: dict[str, type]) -> type:
+    """Return a class of networks: of the caller, of this package or of torch.nn."""
+    if name in own:
+        return own[name]
+    if name in NETWORKS:
+        return getattr(importlib.import_module(NETWORKS[name]), name)
+    prefix, _, short = name.rpartition(".")
+    if prefix not in ("torch.nn", "torch.optim"):
+        raise LookupError(name)
+    package = importlib.import_module(prefix)
+    cls, base = vars(package).get(short), "Module" if prefix == "torch.nn" else "Optimizer"
+    if not (isinstance(cls, type) and issubclass(cls, getattr(package, base))):
+        raise KeyError(name)
+    return cls
+
+
+def name_of_network(cls: type) -> str:
+    """Return the name of a class of networks or optimizers, by which `find_network` finds it."""
+    for name, module in NETWORKS.items():
+        if name == cls.__name__ and getattr(importlib.import_module(module), name) is cls:
+            return name
+    for prefix in ("torch.nn", "torch.optim"):
+        if vars(importlib.import_module(prefix)).get(cls.__name__) is cls:
+            return f"{prefix}.{cls.__name__}"
+    return cls.__qualname__
