@@ -20,6 +20,7 @@ EXTRAS = {
     "safetensors": "io",
     "skl2onnx": "onnx",
     "onnx": "onnx",
+    "onnxscript": "onnx",
 }
 
 

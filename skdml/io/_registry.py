@@ -41,6 +41,27 @@ NETWORKS = {
     "OrientedGradients": "skdml.deep._hog",
 }
 
+# What skops must be told to trust for estimators without torch, with their parts.
+SKOPS_TRUSTED = [
+    "skdml.asymmetric._asymmetric.AsymmetricMetricClassifier",
+    "skdml.linear._ditml.DITMLTransformer",
+    "skdml.linear._gerrymandering.NeighborhoodGerrymandering",
+    "skdml.linear._gmml.GMMLTransformer",
+    "skdml.linear._lfda.LFDA",
+    "skdml.linear._lmnn.LMNN",
+    "skdml.linear._mahalanobis.MahalanobisMetric",
+    "skdml.linear._mlkr.MLKR",
+    "skdml.linear._rca.RCA",
+    "skdml.ranking._anchor_model.AnchorModel",
+    "skdml.ranking._anchor_model.QueryWeights",
+    "skdml.ranking._documents.Normalizer",
+    "skdml.ranking._local_gmml.LocalGMMLRanker",
+    "skdml.verification._pair_classifier.PairClassifier",
+    "sklearn.metrics._dist_metrics.EuclideanDistance32",
+    "sklearn.metrics._dist_metrics.EuclideanDistance64",
+    "sklearn.neighbors._kd_tree.KDTree",
+]
+
 
 def find_class(name: str) -> type:
     """Return a class of `MODULES`; another name is a KeyError."""

@@ -1,0 +1,24 @@
+"""skops, with the types that the documentation tells to trust."""
+
+import numpy as np
+import pytest
+
+from skdml.io import SKOPS_TRUSTED
+from skdml.utils._checks_common import calls, fit, fresh
+from skdml.utils.estimator_checks import all_estimators
+from tests.test_common import QUICK
+
+skops = pytest.importorskip("skops.io")
+
+NETWORKS = ("DeepMetricEmbedder", "SSDMLEmbedder", "WassersteinGenerator")
+OTHERS = [(name, cls) for name, cls in all_estimators() if name not in NETWORKS]
+
+
+@pytest.mark.parametrize(("name", "cls"), OTHERS, ids=[name for name, _ in OTHERS])
+def test_the_documented_list_is_enough(name, cls):
+    model = fit(fresh(cls(**QUICK.get(name, {}))))
+    stored = skops.dumps(model)
+    assert set(skops.get_untrusted_types(data=stored)) <= set(SKOPS_TRUSTED)
+    again = calls(skops.loads(stored, trusted=SKOPS_TRUSTED))
+    for output, call in calls(model).items():
+        np.testing.assert_array_equal(again[output](), call())
