@@ -1,4 +1,4 @@
-"""Seconds of a search for neighbours by VectorIndex, exact and by libraries, and of the product alone.
+"""Seconds of a search by VectorIndex, exact and by libraries, and of the matrix product alone.
 
 The plain product is that of the same queries and vectors in blocks of the same sizes, in single
 precision, without any selection.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ._onnx import register_onnx_converters, to_onnx
-from ._registry import SKOPS_TRUSTED
+from ._registry import skops_trusted_types
 from ._store import load, save
 
-__all__ = ["SKOPS_TRUSTED", "load", "register_onnx_converters", "save", "to_onnx"]
+__all__ = ["load", "register_onnx_converters", "save", "skops_trusted_types", "to_onnx"]

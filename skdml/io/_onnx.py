@@ -28,8 +28,8 @@ NETWORKS = ("DeepMetricEmbedder", "SSDMLEmbedder")
 def register_onnx_converters() -> None:
     """Teach skl2onnx the linear learners, so that it converts pipelines that have one.
 
-    The graph is that of `transform`: a matrix product, and with ``metric="cosine"`` a scaling to unit
-    length before and after it.
+    The graph is that of `transform`: a matrix product, and with ``metric="cosine"`` a scaling to
+    unit length before and after it.
 
     Examples
     --------

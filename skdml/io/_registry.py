@@ -41,26 +41,43 @@ NETWORKS = {
     "OrientedGradients": "skdml.deep._hog",
 }
 
-# What skops must be told to trust for estimators without torch, with their parts.
-SKOPS_TRUSTED = [
-    "skdml.asymmetric._asymmetric.AsymmetricMetricClassifier",
-    "skdml.linear._ditml.DITMLTransformer",
-    "skdml.linear._gerrymandering.NeighborhoodGerrymandering",
-    "skdml.linear._gmml.GMMLTransformer",
-    "skdml.linear._lfda.LFDA",
-    "skdml.linear._lmnn.LMNN",
-    "skdml.linear._mahalanobis.MahalanobisMetric",
-    "skdml.linear._mlkr.MLKR",
-    "skdml.linear._rca.RCA",
-    "skdml.ranking._anchor_model.AnchorModel",
-    "skdml.ranking._anchor_model.QueryWeights",
-    "skdml.ranking._documents.Normalizer",
-    "skdml.ranking._local_gmml.LocalGMMLRanker",
-    "skdml.verification._pair_classifier.PairClassifier",
-    "sklearn.metrics._dist_metrics.EuclideanDistance32",
-    "sklearn.metrics._dist_metrics.EuclideanDistance64",
-    "sklearn.neighbors._kd_tree.KDTree",
-]
+
+def skops_trusted_types() -> list[str]:
+    """Return the types that skops must trust to load estimators of this package.
+
+    They are those of estimators without torch, whose tensors skops cannot store: for
+    these there is `skdml.io.save`.
+
+    Returns
+    -------
+    names : list of str
+        For ``skops.io.load(path, trusted=names)``.
+
+    Examples
+    --------
+    >>> from skdml.io import skops_trusted_types
+    >>> "skdml.linear._gmml.GMMLTransformer" in skops_trusted_types()
+    True
+    """
+    return [
+        "skdml.asymmetric._asymmetric.AsymmetricMetricClassifier",
+        "skdml.linear._ditml.DITMLTransformer",
+        "skdml.linear._gerrymandering.NeighborhoodGerrymandering",
+        "skdml.linear._gmml.GMMLTransformer",
+        "skdml.linear._lfda.LFDA",
+        "skdml.linear._lmnn.LMNN",
+        "skdml.linear._mahalanobis.MahalanobisMetric",
+        "skdml.linear._mlkr.MLKR",
+        "skdml.linear._rca.RCA",
+        "skdml.ranking._anchor_model.AnchorModel",
+        "skdml.ranking._anchor_model.QueryWeights",
+        "skdml.ranking._documents.Normalizer",
+        "skdml.ranking._local_gmml.LocalGMMLRanker",
+        "skdml.verification._pair_classifier.PairClassifier",
+        "sklearn.metrics._dist_metrics.EuclideanDistance32",
+        "sklearn.metrics._dist_metrics.EuclideanDistance64",
+        "sklearn.neighbors._kd_tree.KDTree",
+    ]
 
 
 def find_class(name: str) -> type:

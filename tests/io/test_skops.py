@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from skdml.io import SKOPS_TRUSTED
+from skdml.io import skops_trusted_types
 from skdml.utils._checks_common import calls, fit, fresh
 from skdml.utils.estimator_checks import all_estimators
 from tests.test_common import QUICK
@@ -18,7 +18,7 @@ OTHERS = [(name, cls) for name, cls in all_estimators() if name not in NETWORKS]
 def test_the_documented_list_is_enough(name, cls):
     model = fit(fresh(cls(**QUICK.get(name, {}))))
     stored = skops.dumps(model)
-    assert set(skops.get_untrusted_types(data=stored)) <= set(SKOPS_TRUSTED)
-    again = calls(skops.loads(stored, trusted=SKOPS_TRUSTED))
+    assert set(skops.get_untrusted_types(data=stored)) <= set(skops_trusted_types())
+    again = calls(skops.loads(stored, trusted=skops_trusted_types()))
     for output, call in calls(model).items():
         np.testing.assert_array_equal(again[output](), call())
