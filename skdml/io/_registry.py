@@ -30,6 +30,7 @@ MODULES = {
     "PairGroupKFold": "skdml.verification",
     "PartiallyLabelledKFold": "skdml.semisupervised",
     "QueryWeights": "skdml.ranking._anchor_model",
+    "SparseRows": "skdml.linear._mahalanobis",
 }
 
 # Networks of this package; those of torch.nn are known by their name there.
@@ -60,6 +61,9 @@ def skops_trusted_types() -> list[str]:
     True
     """
     return [
+        "numpy.dtype",
+        "scipy.sparse._csr.csr_array",
+        "scipy.sparse._csr.csr_matrix",
         "skdml.asymmetric._asymmetric.AsymmetricMetricClassifier",
         "skdml.linear._ditml.DITMLTransformer",
         "skdml.linear._gerrymandering.NeighborhoodGerrymandering",
@@ -67,6 +71,7 @@ def skops_trusted_types() -> list[str]:
         "skdml.linear._lfda.LFDA",
         "skdml.linear._lmnn.LMNN",
         "skdml.linear._mahalanobis.MahalanobisMetric",
+        "skdml.linear._mahalanobis.SparseRows",
         "skdml.linear._mlkr.MLKR",
         "skdml.linear._rca.RCA",
         "skdml.ranking._anchor_model.AnchorModel",

@@ -2,13 +2,23 @@
 
 import numpy as np
 import pytest
+from scipy import sparse
 
+from skdml import GMMLTransformer
 from skdml.io import skops_trusted_types
 from skdml.utils._checks_common import calls, fit, fresh
 from skdml.utils.estimator_checks import all_estimators
 from tests.test_common import QUICK
 
 skops = pytest.importorskip("skops.io")
+
+
+def test_a_metric_over_sparse_rows():
+    X = sparse.random(30, 900, density=0.02, format="csr", random_state=0)
+    model = GMMLTransformer(geodesic=0.5).fit(X, np.arange(30) % 2)
+    again = skops.loads(skops.dumps(model), trusted=skops_trusted_types())
+    np.testing.assert_array_equal(again.transform(X), model.transform(X))
+
 
 NETWORKS = ("DeepMetricEmbedder", "SSDMLEmbedder", "WassersteinGenerator")
 OTHERS = [(name, cls) for name, cls in all_estimators() if name not in NETWORKS]

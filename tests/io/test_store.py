@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from scipy import sparse
 from sklearn.datasets import load_iris
 
 from skdml import AsymmetricMetricClassifier, GMMLTransformer, LocalGMMLRanker
@@ -115,6 +116,51 @@ def test_memory_order_and_shapes_come_back(path):
         assert again.shape == array.shape
         assert again.dtype == array.dtype.newbyteorder("=")
     assert load(path).arrays_[0].flags.f_contiguous
+
+
+def test_sparse_rows_with_more_columns_than_rows(path):
+    X = sparse.random(30, 900, density=0.02, format="csr", random_state=0)
+    model = GMMLTransformer(geodesic=0.5).fit(X, np.arange(30) % 2)
+    save(model, path)
+    np.testing.assert_array_equal(load(path).transform(X), model.transform(X))
+
+
+@pytest.mark.parametrize("qid", [None, np.arange(30) % 3])
+def test_documents_of_a_ranker(iris, path, qid):
+    X, y = iris
+    model = LocalGMMLRanker(n_metrics=3, random_state=0).fit(X[::5], y[::5], qid=qid)
+    save(model, path)
+    again = load(path)
+    for query in (None, X[:1]):
+        expected = model.predict(X[::5], qid, query=query)
+        np.testing.assert_array_equal(again.predict(X[::5], qid, query=query), expected)
+
+
+def test_a_metric_by_transport(iris, path):
+    pytest.importorskip("ot")
+    from skdml import DeepMetricEmbedder
+
+    X, y = iris
+    model = DeepMetricEmbedder("mlp", loss="wcontrastive", max_epochs=1, random_state=0)
+    save(model.set_params(n_components=8).fit(X, y), path)
+    pairs = np.array([[0, 1], [2, 140]])
+    expected = model.pair_distance(pairs, X=X)
+    np.testing.assert_array_equal(load(path).pair_distance(pairs, X=X), expected)
+    with pytest.raises(ValueError, match="metric compares embeddings by transport"):
+        VectorIndex(model)
+
+
+def test_critics_of_a_generator(iris, path):
+    pytest.importorskip("torch")
+    from skdml import WassersteinGenerator
+
+    X, _ = iris
+    model = WassersteinGenerator(cost="learned", max_iter=3, batch_size=16, random_state=0).fit(X)
+    save(model, path)
+    again = load(path)
+    assert len(again.critics_) == len(model.critics_) > 0
+    np.testing.assert_array_equal(again.sample(9, random_state=1), model.sample(9, random_state=1))
+    assert again.score(X) == model.score(X)
 
 
 def test_an_index_is_stored_with_its_metric(iris, path, model):
