@@ -79,7 +79,7 @@ class VectorIndex:
         self._check_parameters()
 
     def _check_parameters(self):
-        if self.backend != "exact" and self.backend not in BACKENDS:
+        if not isinstance(self.backend, str) or self.backend not in ("exact", *BACKENDS):
             names = ", ".join(repr(name) for name in ("exact", *BACKENDS))
             raise ValueError(f"backend must be one of {names}, got {self.backend!r}.")
         known = {} if self.backend == "exact" else BACKENDS[self.backend].defaults

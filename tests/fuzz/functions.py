@@ -47,10 +47,10 @@ def search(rng, folder):
     return call_case(_search, given, {"X": "matrix", "ids": "labels"}, choose(rng, choices))
 
 
-def _search(X, ids=None, k=1, **parameters):
+def _search(X, ids=None, k=1, backend="exact", options=None):
     from skdml.search import VectorIndex
 
-    return VectorIndex(**parameters).fit(X, ids=ids).query(X, k)
+    return VectorIndex(None, backend, options).fit(X, ids=ids).query(X, k)
 
 
 @target(10)

@@ -198,6 +198,14 @@ def test_other_queries_of_a_prepared_gallery(scale):
     np.testing.assert_array_equal(found, neighbors_of(X, 7, Y))
 
 
+def test_queries_of_before_leave_nothing_behind(tied):
+    Y = tied.astype(np.float32)
+    distances = _ByProduct(Y, Y, False, np.float32)
+    list(search(distances, 7))
+    ((_, found),) = search(distances.ask(Y[::-1].copy()), 7)
+    np.testing.assert_array_equal(found, brute_force(Y[::-1], Y)[:, :7])
+
+
 @pytest.mark.parametrize("collapsed", [False, True])
 @pytest.mark.parametrize("measure", [recall_at_k, map_at_r])
 def test_memory_is_bounded(measure, collapsed):

@@ -79,7 +79,7 @@ def test_an_asymmetric_metric_puts_its_database_side_in(data):
     assert (expected[1] != brute_force(*[metric.transform(X)] * 2, 3)[1][:30]).any()
 
 
-@pytest.mark.parametrize("backend", ["exact", *APPROXIMATE])
+@pytest.mark.parametrize("backend", ["exact", "Brute", *APPROXIMATE])
 def test_rows_that_are_added_are_found(data, metric, backend):
     X, _ = data
     index = VectorIndex(metric, backend).add(X[:100])
@@ -130,42 +130,47 @@ def test_options_reach_the_backend(backend):
     )
 
 
-def test_recall_counts_what_is_as_near_as_the_last(monkeypatch, data):
+class Brute:
+    """A backend that needs no library; those below it miss neighbours."""
+
+    defaults: dict = {}
+
+    def __init__(self, n_columns, options):
+        self.vectors = np.empty((0, n_columns), dtype=np.float32)
+
+    def add(self, vectors):
+        self.vectors = np.concatenate([self.vectors, vectors])
+
+    def search(self, queries, k):
+        return brute_force(queries, self.vectors, k)[1]
+
+
+class Half(Brute):
+    def search(self, queries, k):
+        found = super().search(queries, len(self.vectors))
+        return np.hstack([found[:, : k // 2], found[:, -(k - k // 2) :]])
+
+
+class Nothing(Brute):
+    def search(self, queries, k):
+        return np.full((len(queries), k), -1)
+
+
+@pytest.fixture(autouse=True)
+def more_backends(monkeypatch):
+    for cls in (Brute, Half, Nothing):
+        monkeypatch.setitem(BACKENDS, cls.__name__, cls)
+
+
+def test_recall_is_the_share_of_exact_neighbours(data):
     X, _ = data
-
-    class Half:
-        defaults: dict = {}
-
-        def __init__(self, n_columns, options):
-            pass
-
-        def add(self, vectors):
-            pass
-
-        def search(self, queries, k):
-            found = brute_force(queries, X.astype(np.float32), 300)[1]
-            return np.hstack([found[:, : k // 2], found[:, -(k - k // 2) :]])
-
-    monkeypatch.setitem(BACKENDS, "half", Half)
-    assert VectorIndex(backend="half").fit(X).recall(X[:20], 10) == 0.5
+    assert VectorIndex(backend="Half").fit(X).recall(X[:20], 10) == 0.5
+    assert VectorIndex(backend="Brute").fit(X).recall(X[:20], 10) == 1
     assert VectorIndex().fit(X).recall(X[:20], 10) == 1
 
 
-def test_queries_with_too_few_results_are_answered_exactly(monkeypatch, data):
-    class Nothing:
-        defaults: dict = {}
-
-        def __init__(self, n_columns, options):
-            pass
-
-        def add(self, vectors):
-            pass
-
-        def search(self, queries, k):
-            return np.full((len(queries), k), -1)
-
-    monkeypatch.setitem(BACKENDS, "nothing", Nothing)
-    found = VectorIndex(backend="nothing").fit(data[0]).query(data[0], 3)
+def test_queries_with_too_few_results_are_answered_exactly(data):
+    found = VectorIndex(backend="Nothing").fit(data[0]).query(data[0], 3)
     expected = VectorIndex().fit(data[0]).query(data[0], 3)
     np.testing.assert_array_equal(found[1], expected[1])
     np.testing.assert_array_equal(found[0], expected[0])
@@ -199,6 +204,7 @@ def test_a_missing_backend_says_how_to_install_it(monkeypatch, data):
         ({"backend": "annoy"}, ValueError, "backend must be one of 'exact', 'faiss'"),
         ({"options": {"ef": 3}}, ValueError, "options has 'ef', but 'exact' takes none"),
         ({"backend": "hnswlib", "options": {"m": 3}}, ValueError, "takes only M, ef_con"),
+        ({"backend": ["exact"]}, ValueError, "backend must be one of"),
         ({"options": 3}, TypeError, "options must be a dict"),
         ({"metric": "cosine"}, TypeError, "metric must be a fitted learner"),
         ({"metric": GMMLTransformer}, TypeError, "metric must be a fitted learner"),
