@@ -14,6 +14,13 @@ EXTRAS = {
     "dask": "distributed",
     "distributed": "distributed",
     "matplotlib": "plot",
+    "faiss": "search",
+    "hnswlib": "search",
+    "usearch": "search",
+    "safetensors": "io",
+    "skl2onnx": "onnx",
+    "onnx": "onnx",
+    "onnxscript": "onnx",
 }
 
 

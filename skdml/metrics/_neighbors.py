@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import numbers
 from collections.abc import Callable, Iterator
@@ -24,6 +25,11 @@ MAX_DEFAULT_MEMORY = 64
 
 # Elements of the temporary array in which distances are worked out pair by pair.
 EXACT_BLOCK = 2**16
+
+# Columns of a block of scores, and how many of them share a minimum at most: scores are read one by
+# one only where that minimum is small enough.
+BLOCK_COLUMNS = 4096
+GROUP = 64
 
 
 class _ByValue:
@@ -76,13 +82,12 @@ class _ByProduct:
     """
 
     def __init__(self, X: NDArray, Y: NDArray, cosine: bool, dtype: DTypeLike) -> None:
-        self.X, self.Y, self.cosine = X, Y, cosine
+        self.Y, self.cosine = Y, cosine
         self.limits = np.finfo(dtype)
         if cosine:
             self.items = _unit_rows(Y.astype(dtype, copy=False))
-            self.queries = self.items if X is Y else _unit_rows(X.astype(dtype, copy=False))
             # One also for rows of zeros, whose cosine with anything is taken as 0.
-            self.x_norms, self.y_squared = np.ones(len(X)), np.ones(len(Y), dtype=dtype)
+            self.y_squared = np.ones(len(Y), dtype=dtype)
         else:
             # A power of two, so that squares neither overflow nor underflow and no digit is lost.
             largest = max(largest_size(X), largest_size(Y))
@@ -90,14 +95,28 @@ class _ByProduct:
             self.scale = math.ldexp(1.0, -exponent)
             self.items = Y.astype(dtype, copy=False) * self.scale
             # The errors of the scores grow with the norms, so the norms are made small.
-            centre = self.items.mean(axis=0, dtype=np.float64).astype(dtype)
-            self.items -= centre
-            self.queries = self.items
-            if X is not Y:
-                self.queries = X.astype(dtype, copy=False) * self.scale - centre
-            self.x_norms = np.sqrt(_sums_of_squares(self.queries))
+            self.centre = self.items.mean(axis=0, dtype=np.float64).astype(dtype)
+            self.items -= self.centre
             self.y_squared = _sums_of_squares(self.items).astype(dtype)
         self.y_norm = math.sqrt(self.y_squared.max())
+        self._take(X)
+
+    def _take(self, X: NDArray) -> None:
+        """Set the queries."""
+        self.X, self.queries = X, self.items
+        if X is not self.Y:
+            X = X.astype(self.limits.dtype, copy=False)
+            self.queries = _unit_rows(X) if self.cosine else X * self.scale - self.centre
+        self.x_norms = np.ones(len(X)) if self.cosine else np.sqrt(_sums_of_squares(self.queries))
+
+    def ask(self, X: NDArray) -> _ByProduct:
+        """Return the distances of other queries to the same gallery."""
+        if not self.cosine and largest_size(X) * self.scale > 2**20:  # squares could overflow
+            return _ByProduct(X, self.Y, self.cosine, self.limits.dtype)
+        other = copy.copy(self)
+        other.__dict__.pop("finer", None)
+        other._take(X)
+        return other
 
     def block(self, rows: NDArray) -> NDArray:
         scores = (-2 * self.queries[rows]) @ self.items.T
@@ -137,6 +156,18 @@ class _ByProduct:
             if self.cosine:
                 values[part[~Y.any(axis=1)]] = 2
         return values[first]
+
+    def exact_pairs(self, rows: NDArray, cols: NDArray) -> NDArray:
+        """Return the same values as `exact`, of query rows[i] and item cols[i]."""
+        values = np.empty(len(rows))
+        step = max(1, EXACT_BLOCK // self.X.shape[1])
+        for start in range(0, len(rows), step):
+            batch = slice(start, start + step)
+            X, Y = self._double(self.X[rows[batch]]), self._double(self.Y[cols[batch]])
+            values[batch] = _sums_of_squares(Y - X)
+            if self.cosine:
+                values[batch][~(X.any(axis=1) & Y.any(axis=1))] = 2
+        return values
 
     @cached_property
     def first_equal(self) -> NDArray:
@@ -236,16 +267,49 @@ def nearest(
         Positions in Y, nearest first, equal distances by position. It has as many columns as the
         most demanding query of the chunk needs.
     """
-    needed = np.broadcast_to(k, len(X))
+    distances = _distances(X, Y, metric)
+    yield from search(distances, k, exclude_self=X is Y, working_memory=working_memory)
+
+
+def prepare(Y: NDArray) -> _ByProduct:
+    """Return Euclidean distances to a gallery, whose `ask` takes queries of the same dtype."""
+    return _ByProduct(Y, Y, False, Y.dtype)
+
+
+def search(
+    distances: _ByValue | _ByProduct,
+    k: int | NDArray,
+    *,
+    exclude_self: bool = False,
+    working_memory: float | None = None,
+) -> Iterator[tuple[NDArray, NDArray]]:
+    """Yield what `nearest` yields, for distances that are prepared."""
+    n_items = len(distances.Y)
+    needed = np.broadcast_to(k, len(distances.X))
     order = np.argsort(needed, kind="stable")  # queries that need many share few chunks
     order = order[needed[order] > 0]
-    distances = _distances(X, Y, metric)
+    memory = _memory(working_memory) * 2**20
     # Scores, their copy in the partition, a mask; at worst the rows and columns of all items.
-    per_query = len(Y) * (8 + 8 + 1 + 16) + int(needed.max()) * 32
-    step = max(1, int(_memory(working_memory) * 2**20 / per_query))
-    for batch in gen_batches(len(order), step):
+    per_query = n_items * (8 + 8 + 1 + 16) + int(needed.max()) * 32
+    step = max(1, int(memory / per_query))
+    # Scores of a block, their minima; at worst the rows, columns and scores of all candidates.
+    per_fast = BLOCK_COLUMNS * (8 + 1 + 32) + _crowd(int(needed.max())) * 64
+    fast_step = int(memory / per_fast)
+    if not isinstance(distances, _ByProduct) or n_items <= BLOCK_COLUMNS or fast_step <= step:
+        fast_step = 0
+    for batch in gen_batches(len(order), fast_step or step):
         rows = order[batch]
-        yield rows, _k_nearest(distances, rows, int(needed[rows[-1]]), exclude_self=X is Y)
+        n_wanted = int(needed[rows[-1]])
+        if not fast_step or n_wanted > BLOCK_COLUMNS // 4:
+            for part in gen_batches(len(rows), step):
+                yield rows[part], _k_nearest(distances, rows[part], n_wanted, exclude_self)
+            continue
+        found, done = _k_nearest_by_blocks(distances, rows, n_wanted, exclude_self)
+        left = np.flatnonzero(~done)
+        for start in range(0, len(left), step):
+            part = left[start : start + step]
+            found[part] = _k_nearest(distances, rows[part], n_wanted, exclude_self)
+        yield rows, found
 
 
 def _memory(working_memory: float | None) -> float:
@@ -292,3 +356,82 @@ def _k_nearest(distances, rows, k, exclude_self):
         value[undecided] = distances.exact(rows[i], candidates[undecided])
         found[i] = candidates[np.lexsort((candidates, value, group))[:k]]
     return found
+
+
+def _crowd(k):
+    """Return how many candidates of a query are too many for a search by blocks."""
+    return 16 * k + 256
+
+
+def _k_nearest_by_blocks(distances, rows, k, exclude_self):
+    """Return the k nearest items of queries, and for which queries they were found.
+
+    The k-th smallest of the minima of groups of scores is no less than the k-th smallest score, so
+    only groups with a minimum below it are read. Queries with very many candidates, by equal
+    distances, are left to `_k_nearest`.
+    """
+    n_rows, n_items = len(rows), len(distances.Y)
+    queries = -2 * distances.queries[rows]
+    size = GROUP
+    while BLOCK_COLUMNS // size < 2 * k and size > 1:
+        size //= 2
+    scores = np.empty((n_rows, BLOCK_COLUMNS), dtype=queries.dtype)
+    groups = scores.reshape(n_rows, size, -1)
+    smallest = np.full((n_rows, k), np.inf, dtype=queries.dtype)
+    n_found, crowded = np.zeros(n_rows, dtype=np.intp), np.zeros(n_rows, dtype=bool)
+    candidates = []
+    for start in range(0, n_items, BLOCK_COLUMNS):
+        stop = min(start + BLOCK_COLUMNS, n_items)
+        block = scores[:, : stop - start]
+        np.matmul(queries, distances.items[start:stop].T, out=block)
+        block += distances.y_squared[start:stop]
+        scores[:, stop - start :] = np.inf
+        if exclude_self:
+            own = np.flatnonzero((rows >= start) & (rows < stop))
+            scores[own, rows[own] - start] = np.inf
+        minima = groups.min(axis=1)
+        smallest = np.partition(np.hstack([smallest, minima]), k - 1, axis=1)[:, :k]
+        limit = smallest[:, -1] + distances.slack(rows, smallest[:, -1])
+        limit = np.where(crowded, -np.inf, limit).astype(scores.dtype)
+        row, group = np.nonzero(minima <= limit[:, None])
+        values = groups[row, :, group]
+        hit, member = np.nonzero(values <= limit[row, None])
+        row, values = row[hit], values[hit, member]
+        col = start + member * minima.shape[1] + group[hit]
+        n_found += np.bincount(row, minlength=n_rows)
+        crowded |= n_found > _crowd(k)
+        kept = ~crowded[row]
+        candidates.append((row[kept], col[kept], values[kept]))
+    row, col, values = (np.concatenate(parts) for parts in zip(*candidates, strict=True))
+    kept = (values <= limit[row]) & ~crowded[row]
+    found = np.zeros((n_rows, k), dtype=np.intp)
+    if not crowded.all():
+        found[~crowded] = _settle(distances, rows, row[kept], col[kept], values[kept], k)
+    return found, ~crowded
+
+
+def _settle(distances, rows, row, col, values, k):
+    """Return the k nearest of the candidates of each query, by exact values where needed.
+
+    Candidate i is item col[i] with the score values[i] for the query rows[row[i]]. Each query has
+    k or more, and all that could be among its k nearest.
+    """
+    order = np.lexsort((values, row))
+    row, col, values = row[order], col[order], values[order]
+    _, starts = np.unique(row, return_index=True)
+    kth = values[starts + k - 1]
+    present = row[starts]
+    slack = np.zeros(len(rows))
+    slack[present] = distances.slack(rows[present], kth)
+    limit = np.zeros(len(rows))
+    limit[present] = kth + slack[present]
+    kept = values <= limit[row]
+    row, col, values = row[kept], col[kept], values[kept]
+    close = (np.diff(values) < slack[row[1:]]) & (np.diff(row) == 0)
+    group = np.append(0, np.cumsum(~close))
+    unclear = np.append(close, False) | np.append(False, close)
+    exact = np.zeros(len(row))
+    exact[unclear] = distances.exact_pairs(rows[row[unclear]], col[unclear])
+    col = col[np.lexsort((col, exact, group))]
+    _, starts = np.unique(row, return_index=True)
+    return col[starts[:, None] + np.arange(k)]

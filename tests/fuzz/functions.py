@@ -37,6 +37,22 @@ def constraints(rng, folder):
 # Metrics
 
 
+@target(4)
+def search(rng, folder):
+    X, _ = inputs.rows(rng)
+    given = {"X": X}
+    if rng.random() < 0.4:
+        given |= {"ids": np.arange(len(X)) * 3}
+    choices = {"k": [1, 2], "backend": ["exact"], "options": [None, {}]}
+    return call_case(_search, given, {"X": "matrix", "ids": "labels"}, choose(rng, choices))
+
+
+def _search(X, ids=None, k=1, backend="exact", options=None):
+    from skdml.search import VectorIndex
+
+    return VectorIndex(None, backend, options).fit(X, ids=ids).query(X, k)
+
+
 @target(10)
 def retrieval(rng, folder):
     from skdml import metrics

@@ -8,8 +8,8 @@ import pytest
 from sklearn.metrics import pairwise_distances
 from sklearn.neighbors import NearestNeighbors
 
-from skdml.metrics import map_at_r, recall_at_k
-from skdml.metrics._neighbors import _ByProduct, nearest
+from skdml.metrics import _neighbors, map_at_r, recall_at_k
+from skdml.metrics._neighbors import _ByProduct, _k_nearest_by_blocks, nearest, search
 
 
 def neighbors_of(X, k, Y=None, **options):
@@ -141,6 +141,69 @@ def test_cosine_with_zero_rows_equals_scikit_learn():
 def test_cosine_of_a_zero_row_ties_with_a_right_angle():
     X, Y = np.array([[2.0, 0.0]]), np.array([[0.0, 3.0], [0.0, 0.0], [0.0, -1.0], [-1.0, 0.0]])
     assert neighbors_of(X, 4, Y, metric="cosine").tolist() == [[0, 1, 2, 3]]
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(_neighbors, "BLOCK_COLUMNS", 16)
+    monkeypatch.setattr(_neighbors, "GROUP", 4)
+
+
+def by_blocks(X, k, Y=None, cosine=False):
+    distances = _ByProduct(X, X if Y is None else Y, cosine, X.dtype)
+    return _k_nearest_by_blocks(distances, np.arange(len(X)), k, exclude_self=Y is None)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("cosine", [False, True])
+@pytest.mark.parametrize("k", [1, 4, 40])
+def test_blocks_of_columns_give_what_whole_rows_give(tied, dtype, cosine, k):
+    rng = np.random.default_rng(3)
+    metric = "cosine" if cosine else "euclidean"
+    smooth = rng.normal(size=(70, 3)).astype(dtype)
+    for X, Y in [(tied.astype(dtype), None), (smooth, None), (smooth, tied.astype(dtype))]:
+        found, done = by_blocks(X, k, Y, cosine)
+        assert done.all()
+        np.testing.assert_array_equal(found, neighbors_of(X, k, Y, metric=metric))
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_crowded_queries_are_left_to_a_search_of_their_own(monkeypatch):
+    monkeypatch.setattr(_neighbors, "_crowd", lambda k: 10)
+    Y = np.random.default_rng(5).normal(size=(70, 3))
+    Y[20:60] = 5
+    found, done = by_blocks(np.array([[5.0, 5, 5], Y[3]]), 2, Y)
+    assert done.tolist() == [False, True]
+    assert found[1, 0] == 3
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_a_gallery_of_several_blocks(dtype):
+    rng = np.random.default_rng(13)
+    Y = rng.normal(size=(9000, 8)).astype(dtype)
+    Y[2000:7000] = Y[:5000]  # pairs of equal rows
+    X = np.vstack([Y[:20], rng.normal(size=(100, 8)).astype(dtype)])
+    np.testing.assert_array_equal(neighbors_of(X, 6, Y), brute_force(X, Y)[:, :6])
+    Y[:] = Y[0]
+    np.testing.assert_array_equal(neighbors_of(X, 6, Y), np.tile(np.arange(6), (120, 1)))
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e25])
+def test_other_queries_of_a_prepared_gallery(scale):
+    rng = np.random.default_rng(14)
+    X, Y = rng.normal(size=(30, 5)), rng.normal(size=(40, 5)).astype(np.float32)
+    X = (scale * X).astype(np.float32)
+    ((_, found),) = search(_ByProduct(Y, Y, False, np.float32).ask(X), 7)
+    np.testing.assert_array_equal(found, neighbors_of(X, 7, Y))
+
+
+def test_queries_of_before_leave_nothing_behind(tied):
+    Y = tied.astype(np.float32)
+    distances = _ByProduct(Y, Y, False, np.float32)
+    list(search(distances, 7))
+    ((_, found),) = search(distances.ask(Y[::-1].copy()), 7)
+    np.testing.assert_array_equal(found, brute_force(Y[::-1], Y)[:, :7])
 
 
 @pytest.mark.parametrize("collapsed", [False, True])
