@@ -57,6 +57,16 @@ def test_near_rows_keep_their_digits():
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
+@pytest.mark.parametrize("weight", [8.0, -0.5])
+def test_an_identity_plus_one_direction(weight):
+    X = np.random.default_rng(0).standard_normal((20, 2))
+    pairs = np.random.default_rng(1).integers(20, size=(500, 2))
+    metric = MahalanobisMetric(2, 1.0, np.array([[0.6, 0.8]]), [weight])
+    found = row_pair_distance(metric, X, pairs)
+    expected = metric.pair_distance(X[pairs[:, 0]], X[pairs[:, 1]])
+    np.testing.assert_allclose(found, expected, rtol=1e-10)
+
+
 @pytest.mark.parametrize("scale", [1e-200, 1e160])
 def test_rows_of_extreme_scale(scale):
     X = np.random.default_rng(0).standard_normal((20, 3))
