@@ -112,7 +112,7 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
 
 
 def _export_network(estimator: Any) -> Any:
-    torch = optional_import("torch", "to_onnx")
+    torch: Any = optional_import("torch", "to_onnx")
     optional_import("onnxscript", "to_onnx")
     module, components = estimator.module_, None
     if hasattr(estimator, "components_"):
