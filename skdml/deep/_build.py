@@ -18,7 +18,7 @@ from sklearn.model_selection import StratifiedShuffleSplit
 from skorch import callbacks as skorch_callbacks
 
 from ..metrics import map_at_r, recall_at_k
-from ..utils._fit import copy_part
+from ..utils._fit import Progress, copy_part
 from ..utils._parts import params_of
 from ..utils._torch import choose_device
 from . import _clouds
@@ -33,11 +33,11 @@ from ._data import (
     count_batches,
     rotate_classes,
 )
-from ._train import EpochCallback, HeldOut, LossModule, MetricNet, embed
+from ._train import EpochCallback, HeldOut, LossModule, MetricNet, embed, train
 from ._tuples import RankingLoss, TupleBatches, Tuples, split_tuples
 from .losses import get_loss, loss_parameters
 from .losses._wasserstein import TRANSPORT
-from .modules import Unchanged, find_module, module_arguments
+from .modules import Adapter, Unchanged, find_module, module_arguments
 
 OPTIMIZERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
 # Callbacks of skorch that write or print: rank 0 does it for all.
@@ -102,6 +102,11 @@ class Config:
         return params_of(self.part_params, part)
 
     @property
+    def is_adapter(self) -> bool:
+        """Whether the network is the adapter."""
+        return isinstance(self.module, str) and self.module == "adapter"
+
+    @property
     def rotates_classes(self) -> bool:
         """Whether rotated images are new classes."""
         return any(change == "class-rotations" for change in self.augment)
@@ -136,7 +141,7 @@ def choose_defaults(
     Returns
     -------
     params : dict
-        `module`, `augment`, `lr`, `validation` and `early_stopping`.
+        `module`, `augment`, `loss`, `classes_per_batch`, `lr`, `validation` and `early_stopping`.
     """
     module, augment = estimator.module, estimator.augment
     if isinstance(module, str) and module == "auto":
@@ -150,7 +155,9 @@ def choose_defaults(
         has_many_classes = np.count_nonzero(counts > 1) >= _MANY_CLASSES
         has_many = has_many_classes or counts.min() >= _MANY_SAMPLES
     chosen = {
-        "lr": 3e-4 if is_adapter else 0.002,
+        "loss": "dro-kl-g" if is_adapter else "multi-similarity",
+        "classes_per_batch": 32 if is_adapter else 16,
+        "lr": 1e-4 if is_adapter else 0.002,
         "validation": "classes" if is_adapter and has_many_classes else "samples",
         "early_stopping": is_adapter and has_many,
     }
@@ -207,6 +214,7 @@ def build_training(
         One of its callbacks.
     """
     average = None if ranks is None else ranks.mean
+    begin = None
     if isinstance(codes, Tuples):
         rows, labels, batches, held_out = _build_tuples(config, samples, codes, release)
     else:
@@ -221,7 +229,9 @@ def build_training(
         held_out = None
         if validation is not None:
             held_out = HeldOut(select(validation), *_choose_score(config, codes[validation]))
-    watch = EpochCallback(progress, held_out, average, attributes, config.early_stopping)
+        if config.is_adapter:
+            begin = partial(Adapter.begin, rows=rows, labels=labels)
+    watch = EpochCallback(progress, held_out, average, attributes, config.early_stopping, begin)
     net = build_net(config, watch, len(batches), ranks, **net_params)
     net.batches_ = batches
     if config.coreset is not None:
@@ -266,6 +276,34 @@ def keep_better(config: Config, samples: torch.Tensor, codes: Any, net: Any) -> 
             stacklevel=4,
         )
         net.module_ = Unchanged()
+
+
+def train_on_all(config: Config, samples: torch.Tensor, codes: Any, net: Any, release: Any) -> None:
+    """Train an adapter again, with what was held out, for the epochs that were best without it."""
+    is_done = config.callbacks or isinstance(net.module_, Unchanged) or not net.best_epoch_
+    if not config.is_adapter or config.distributed is not None or is_done:
+        return
+    params = {
+        name: value
+        for name, value in config.part_params.items()
+        if not name.startswith("callbacks__early_stopping")
+    }
+    config = replace(
+        config, early_stopping=False, validation_fraction=None, callbacks=None, part_params=params
+    )
+    again = train(*build_training(config, samples, codes, _Until(net.best_epoch_), release=release))
+    net.module_.load_state_dict(again.module_.state_dict())
+
+
+class _Until(Progress):
+    """Ends a training after some epochs, with a schedule for more."""
+
+    def __init__(self, n_epochs):
+        self.n_left = n_epochs
+
+    def step(self, attributes=None, **figures):
+        self.n_left -= 1
+        return not self.n_left
 
 
 def _choose_score(config, codes):

@@ -25,7 +25,14 @@ from ..utils._torch import seeded_torch
 from ..utils._typing import MatrixLike, RandomStateLike
 from ..utils.validation import encode, label_vector
 from . import _clouds
-from ._build import OPTIMIZERS, build_training, choose_defaults, keep_better, make_config
+from ._build import (
+    OPTIMIZERS,
+    build_training,
+    choose_defaults,
+    keep_better,
+    make_config,
+    train_on_all,
+)
 from ._data import SamplesMixin, check_coreset, choose_rows, page_release
 from ._train import embed, read_history, train
 from ._tuples import check_tuples
@@ -65,9 +72,10 @@ class DeepMetricEmbedder(
         "adapter" for rows of unit length, and "mlp" for others.
     n_components : int, default=64
         Columns of the embedding; that of "adapter" has as many as X.
-    loss : str or callable, default="multi-similarity"
+    loss : str or callable, default="auto"
         A name that :func:`skdml.deep.losses.get_loss` knows, with its parameters as
         ``loss__...``, or any function of embeddings and labels that returns a scalar tensor.
+        "auto" is "dro-kl-g" for "adapter" and "multi-similarity" for others.
         ``loss__miner`` chooses the pairs or triplets of a batch. The losses "wtriplet" and
         "wcontrastive" compare embeddings as clouds of points: ``loss__cloud`` is
         (n_points, point_dim), or "feature-map", one point for every position of the last map of
@@ -78,8 +86,8 @@ class DeepMetricEmbedder(
         epochs (5). An epoch has the same share of the batches. In one process only.
     input_shape : tuple (channels, height, width), default=None
         The shape of an image where rows of X are flattened images.
-    classes_per_batch : int, default=16
-        Classes in a batch; all, if there are fewer.
+    classes_per_batch : int or "auto", default="auto"
+        Classes in a batch; all, if there are fewer. "auto" is 32 for "adapter" and 16 for others.
     samples_per_class : int, default=5
         Samples of each of them; all, if it has fewer.
     max_epochs : int, default=20
@@ -88,7 +96,7 @@ class DeepMetricEmbedder(
     optimizer : {"adam", "adamw", "sgd"} or class, default="adam"
         The optimiser, with further parameters as ``optimizer__...``.
     lr : float or "auto", default="auto"
-        The learning rate at the beginning; "auto" is 0.0003 for "adapter" and 0.002 for others.
+        The learning rate at the beginning; "auto" is 0.0001 for "adapter" and 0.002 for others.
         It falls to zero along a cosine, unless `callbacks` has a schedule of its own.
     augment : {"affine", "class-rotations"}, callable or list of these, default=None
         Random changes of the samples of a batch: "affine" rotates, scales, shears and shifts
@@ -104,7 +112,9 @@ class DeepMetricEmbedder(
     early_stopping : bool or "auto", default="auto"
         Stop when that score has not risen for 5 epochs, and keep the best weights, or those before
         the first step where none were better. Holds out a tenth of the samples, or a fifth of the
-        classes, if `validation_fraction` is None. "auto" is True for "adapter" alone.
+        classes, if `validation_fraction` is None. "adapter" is then trained once more with what was
+        held out, for as many epochs, unless there are `callbacks` or several processes. "auto" is
+        True for "adapter" alone.
     device : str, default="auto"
         Where to train: "cpu", "cuda", ...; "auto" takes a GPU if there is one.
     callbacks : list of skorch callbacks, default=None
@@ -178,7 +188,7 @@ class DeepMetricEmbedder(
         "loss": [str, callable],
         "coreset": [Real, tuple, list, None],
         "input_shape": [tuple, list, None],
-        "classes_per_batch": [Interval(Integral, 2, None, closed="left")],
+        "classes_per_batch": [Interval(Integral, 2, None, closed="left"), StrOptions({"auto"})],
         "samples_per_class": [Interval(Integral, 2, None, closed="left")],
         "max_epochs": [Interval(Integral, 1, None, closed="left")],
         "optimizer": [StrOptions(set(OPTIMIZERS)), callable],
@@ -210,10 +220,10 @@ class DeepMetricEmbedder(
         self,
         module: str | Callable[..., Any] = "auto",
         n_components: int = 64,
-        loss: str | Callable[..., Any] = "multi-similarity",
+        loss: str | Callable[..., Any] = "auto",
         coreset: float | tuple[float, int] | None = None,
         input_shape: Sequence[int] | None = None,
-        classes_per_batch: int = 16,
+        classes_per_batch: int | str = "auto",
         samples_per_class: int = 5,
         max_epochs: int = 20,
         optimizer: str | Callable[..., Any] = "adam",
@@ -339,13 +349,15 @@ class DeepMetricEmbedder(
                 with seeded_torch(config.seed):
                     net = train(*build_training(config, samples, codes, progress, **params))
             keep_better(config, samples, codes, net)
+            with seeded_torch(config.seed):
+                train_on_all(config, samples, codes, net, page_release(X))
             self.__dict__.update(_attributes(config, samples, net))
         return self
 
     def _check_tuple_params(self):
         """Refuse what is for classes alone."""
         refused = {
-            "loss": self.loss != "multi-similarity",
+            "loss": self.loss != "auto",
             "coreset": self.coreset is not None,
             "n_workers": self.n_workers > 1,
             "distributed": self.distributed is not None,
