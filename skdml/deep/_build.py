@@ -53,6 +53,8 @@ _SMALLEST_IMAGE = 8
 # An adapter holds out classes if there are so many, or samples if each class has so many.
 _MANY_CLASSES = 10
 _MANY_SAMPLES = 4
+# How far below the best a score of held-out samples is as good, as a share of it.
+_NEAR_BEST = 0.01
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ def choose_defaults(
     Returns
     -------
     params : dict
-        `module`, `augment`, `loss`, `classes_per_batch`, `lr`, `validation` and `early_stopping`.
+        `module`, `augment`, and those that are "auto" by default.
     """
     module, augment = estimator.module, estimator.augment
     if isinstance(module, str) and module == "auto":
@@ -157,9 +159,10 @@ def choose_defaults(
     chosen = {
         "loss": "dro-kl-g" if is_adapter else "multi-similarity",
         "classes_per_batch": 32 if is_adapter else 16,
+        "max_epochs": 5 if is_adapter else 20,
         "lr": 1e-4 if is_adapter else 0.002,
         "validation": "classes" if is_adapter and has_many_classes else "samples",
-        "early_stopping": is_adapter and has_many,
+        "early_stopping": bool(is_adapter and has_many),
     }
     chosen = {name: _given(getattr(estimator, name), value) for name, value in chosen.items()}
     return {"module": module, "augment": check_changes(augment, sample_shape), **chosen}
@@ -279,10 +282,18 @@ def keep_better(config: Config, samples: torch.Tensor, codes: Any, net: Any) -> 
 
 
 def train_on_all(config: Config, samples: torch.Tensor, codes: Any, net: Any, release: Any) -> None:
-    """Train an adapter again, with what was held out, for the epochs that were best without it."""
+    """Train an adapter again, with what was held out, for as many epochs as were good without it.
+
+    Few classes cannot tell epochs apart: it is the last one whose score is near the best, as the
+    learning rate is lowest there.
+    """
     is_done = config.callbacks or isinstance(net.module_, Unchanged) or not net.best_epoch_
     if not config.is_adapter or config.distributed is not None or is_done:
         return
+    name = next(name for name in net.history[0] if name.startswith("valid_"))
+    scores = [epoch[name] for epoch in net.history if "train_loss" in epoch]
+    lowest = max(scores) - _NEAR_BEST * abs(max(scores))
+    n_epochs = 1 + int(np.flatnonzero(np.array(scores) >= lowest)[-1])
     params = {
         name: value
         for name, value in config.part_params.items()
@@ -291,7 +302,7 @@ def train_on_all(config: Config, samples: torch.Tensor, codes: Any, net: Any, re
     config = replace(
         config, early_stopping=False, validation_fraction=None, callbacks=None, part_params=params
     )
-    again = train(*build_training(config, samples, codes, _Until(net.best_epoch_), release=release))
+    again = train(*build_training(config, samples, codes, _Until(n_epochs), release=release))
     net.module_.load_state_dict(again.module_.state_dict())
 
 
@@ -326,7 +337,9 @@ def _split(config, codes):
     if fraction is None:
         if not config.early_stopping:
             return np.arange(len(codes)), None
-        fraction = 0.2 if config.validation == "classes" else 0.1
+        fraction = 0.1
+        if config.validation == "classes":  # an adapter gets them back in `train_on_all`
+            fraction = 1 / 3 if config.is_adapter else 0.2
     if config.validation == "classes":
         return _split_classes(config, codes, fraction)
     # Two of some class at least, or there is no recall.

@@ -64,8 +64,8 @@ class DeepMetricEmbedder(
     ----------
     module : {"auto", "mlp", "convnet", "adapter"}, class or torch.nn.Module, default="auto"
         The network: fully connected, for tables; convolutional, for images; a small change of
-        vectors that come from another network, the identity at the start (linear, or with
-        ``module__hidden=512`` units); or a subclass of ``torch.nn.Module``. Its constructor gets
+        vectors that come from another network, close to the identity at the start (linear, or
+        with ``module__hidden=512`` units); or a subclass of ``torch.nn.Module``. Its constructor gets
         `n_features`, `input_shape` and `n_components`, as far as it has such parameters, and what
         is given as ``module__...``. Of a network that exists already, a copy is trained, from its
         weights on. "auto" is "convnet" with ``augment="affine"`` for images of 8 x 8 and more,
@@ -90,9 +90,9 @@ class DeepMetricEmbedder(
         Classes in a batch; all, if there are fewer. "auto" is 32 for "adapter" and 16 for others.
     samples_per_class : int, default=5
         Samples of each of them; all, if it has fewer.
-    max_epochs : int, default=20
+    max_epochs : int or "auto", default="auto"
         Epochs; one has as many batches as hold the training samples, with their rotations if
-        these are new classes, 60 at least.
+        these are new classes, 60 at least. "auto" is 5 for "adapter" and 20 for others.
     optimizer : {"adam", "adamw", "sgd"} or class, default="adam"
         The optimiser, with further parameters as ``optimizer__...``.
     lr : float or "auto", default="auto"
@@ -112,9 +112,10 @@ class DeepMetricEmbedder(
     early_stopping : bool or "auto", default="auto"
         Stop when that score has not risen for 5 epochs, and keep the best weights, or those before
         the first step where none were better. Holds out a tenth of the samples, or a fifth of the
-        classes, if `validation_fraction` is None. "adapter" is then trained once more with what was
-        held out, for as many epochs, unless there are `callbacks` or several processes. "auto" is
-        True for "adapter" alone.
+        classes (for "adapter" a third), if `validation_fraction` is None. If an epoch was better
+        than the start, "adapter" is trained once more with what was held out, up to the last epoch
+        within 1% of the best, unless there are `callbacks` or several processes. "auto" is True for
+        "adapter" alone.
     device : str, default="auto"
         Where to train: "cpu", "cuda", ...; "auto" takes a GPU if there is one.
     callbacks : list of skorch callbacks, default=None
@@ -190,7 +191,7 @@ class DeepMetricEmbedder(
         "input_shape": [tuple, list, None],
         "classes_per_batch": [Interval(Integral, 2, None, closed="left"), StrOptions({"auto"})],
         "samples_per_class": [Interval(Integral, 2, None, closed="left")],
-        "max_epochs": [Interval(Integral, 1, None, closed="left")],
+        "max_epochs": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
         "optimizer": [StrOptions(set(OPTIMIZERS)), callable],
         "lr": [Interval(Real, 0, 1e38, closed="right"), StrOptions({"auto"})],
         "augment": [str, callable, list, tuple, None],
@@ -225,7 +226,7 @@ class DeepMetricEmbedder(
         input_shape: Sequence[int] | None = None,
         classes_per_batch: int | str = "auto",
         samples_per_class: int = 5,
-        max_epochs: int = 20,
+        max_epochs: int | str = "auto",
         optimizer: str | Callable[..., Any] = "adam",
         lr: float | str = "auto",
         augment: str | Callable[..., Any] | Sequence[Any] | None = None,
@@ -334,7 +335,7 @@ class DeepMetricEmbedder(
             _clouds.find_cloud(config)  # a wrong cloud shows here, not in another process
         samples = self._to_tensor(X)
         with FitProgress(
-            self, total=self.max_epochs, X=given, y=y, description="epoch"
+            self, total=config.max_epochs, X=given, y=y, description="epoch"
         ) as progress:
             if config.distributed is not None:
                 from .distributed._supervise import train_ranks
