@@ -274,8 +274,9 @@ def keep_better(config: Config, samples: torch.Tensor, codes: Any, net: Any) -> 
     if before > after:
         warnings.warn(
             f"the network is worse than X itself on held-out classes (MAP@R {after:.3f} and "
-            f"{before:.3f}), so transform returns X in unit length. Try module='adapter', more "
-            "classes, or another lr.",
+            f"{before:.3f}), so transform returns X in unit length. Try "
+            f"{'' if config.is_adapter else 'module=' + repr('adapter') + ', '}more classes, or "
+            "another lr.",
             stacklevel=4,
         )
         net.module_ = Unchanged()

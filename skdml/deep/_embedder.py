@@ -65,10 +65,10 @@ class DeepMetricEmbedder(
     module : {"auto", "mlp", "convnet", "adapter"}, class or torch.nn.Module, default="auto"
         The network: fully connected, for tables; convolutional, for images; a small change of
         vectors that come from another network, close to the identity at the start (linear, or
-        with ``module__hidden=512`` units); or a subclass of ``torch.nn.Module``. Its constructor gets
-        `n_features`, `input_shape` and `n_components`, as far as it has such parameters, and what
-        is given as ``module__...``. Of a network that exists already, a copy is trained, from its
-        weights on. "auto" is "convnet" with ``augment="affine"`` for images of 8 x 8 and more,
+        with ``module__hidden=512`` units); or a subclass of ``torch.nn.Module``. Its constructor
+        gets `n_features`, `input_shape` and `n_components`, as far as it has such parameters, and
+        what is given as ``module__...``. Of a network that exists already, a copy is trained, from
+        its weights on. "auto" is "convnet" with ``augment="affine"`` for images of 8 x 8 and more,
         "adapter" for rows of unit length, and "mlp" for others.
     n_components : int, default=64
         Columns of the embedding; that of "adapter" has as many as X.

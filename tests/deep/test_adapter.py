@@ -31,6 +31,21 @@ def vectors():
     return X[y < 16], y[y < 16], X[y >= 16], y[y >= 16]
 
 
+@pytest.fixture(scope="module")
+def separated():
+    """Classes that are told apart already."""
+    X = np.repeat(np.eye(12, 16, dtype=np.float32), 4, axis=0)
+    rng = np.random.default_rng(0)
+    return normalize(X + rng.normal(scale=0.02, size=X.shape).astype(np.float32)), np.arange(
+        48
+    ) // 4
+
+
+@pytest.fixture(scope="module")
+def fitted(vectors):
+    return adapter().fit(*vectors[:2])
+
+
 def adapter(**params):
     return DeepMetricEmbedder("adapter", **{"max_epochs": 4, "random_state": 0, **params})
 
@@ -106,20 +121,18 @@ def test_better_among_unseen_classes(hidden, vectors):
     assert map_at_r(model.transform(X_unseen), y_unseen) > map_at_r(X_unseen, y_unseen) + 0.1
 
 
-def test_output_has_unit_length_and_the_columns_of_X(vectors):
-    X, y, X_unseen, _ = vectors
-    model = adapter().fit(X, y)
+def test_output_has_unit_length_and_the_columns_of_X(fitted, vectors):
+    model, X_unseen = fitted, vectors[2]
     Z = model.transform(5 * X_unseen)
     assert Z.shape == X_unseen.shape
-    assert model.n_components_ == X.shape[1]
+    assert model.n_components_ == X_unseen.shape[1]
     assert_allclose(np.linalg.norm(Z, axis=1), 1, atol=1e-5)
     assert_allclose(Z, model.transform(X_unseen), atol=1e-5)
 
 
-def test_the_linear_adapter_is_one_matrix(vectors):
-    X, y, X_unseen, _ = vectors
-    model = adapter().fit(X, y)
-    matrix = np.eye(X.shape[1]) + model.module_.change.weight.detach().numpy()
+def test_the_linear_adapter_is_one_matrix(fitted, vectors):
+    model, X_unseen = fitted, vectors[2]
+    matrix = np.eye(X_unseen.shape[1]) + model.module_.change.weight.detach().numpy()
     assert_allclose(model.transform(X_unseen), normalize(X_unseen @ matrix.T), atol=1e-5)
 
 
@@ -135,25 +148,25 @@ def test_held_out_classes_are_not_trained_on(vectors):
     assert len(set(codes[held_out])) == pytest.approx(len(set(y)) / 3, abs=1)
 
 
-def test_history_has_the_score_of_held_out_classes(vectors):
-    model = adapter().fit(*vectors[:2])
+def test_history_has_the_score_of_held_out_classes(fitted):
+    model = fitted
     assert len(model.history_["valid_map"]) == len(model.history_["loss"])
 
 
-def test_the_start_is_kept_where_no_epoch_is_better(vectors):
-    X, y, *_ = vectors
-    model = adapter(lr=1e3, module__start="identity")
+def test_the_start_is_kept_where_no_epoch_is_better(separated):
+    X, y = separated
+    model = adapter(module__start="identity")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.fit(X, y)
     assert model.net_.best_epoch_ == 0
-    assert_allclose(model.transform(X), X, atol=1e-6)
+    assert_array_equal(model.module_.change.weight.detach(), np.zeros((16, 16)))
 
 
-def test_trained_again_with_the_classes_that_were_held_out(vectors):
+def test_trained_again_with_the_classes_that_were_held_out(fitted, vectors):
     """It has the weights of as many epochs on all classes, and the history of the choice."""
     X, y, *_ = vectors
-    model = adapter().fit(X, y)
+    model = fitted
     scores = np.array(model.history_["valid_map"])
     assert model.net_.best_epoch_ == 1 + scores.argmax()
     n_epochs = 1 + np.flatnonzero(scores >= 0.99 * scores.max())[-1]
@@ -167,25 +180,21 @@ def test_trained_again_with_the_classes_that_were_held_out(vectors):
     assert_allclose(model.transform(X), same.transform(X), atol=1e-6)
 
 
-def test_not_trained_again_with_callbacks(vectors):
+def test_not_trained_again_with_callbacks(fitted, vectors):
     X, y, *_ = vectors
-    plain, watched = adapter().fit(X, y), adapter(callbacks=[Callback()]).fit(X, y)
+    plain, watched = fitted, adapter(callbacks=[Callback()]).fit(X, y)
     assert plain.history_["valid_map"] == watched.history_["valid_map"]
     assert np.abs(plain.transform(X) - watched.transform(X)).max() > 1e-4
 
 
-def test_patience_can_be_set(vectors):
-    X, y, *_ = vectors
-    params = {"lr": 1e3, "max_epochs": 6, "callbacks__early_stopping__patience": 1}
-    model = adapter(**params).fit(X, y)
-    n_epochs = len(model.history_["loss"])
-    assert n_epochs < 6
-    assert model.history_["valid_map"][-1] <= max(model.history_["valid_map"][:-1])
+def test_patience_can_be_set(separated):
+    model = adapter(callbacks__early_stopping__patience=1).fit(*separated)
+    assert len(model.history_["loss"]) == 2
 
 
-def test_same_seed_same_weights(vectors):
+def test_same_seed_same_weights(fitted, vectors):
     X, y, *_ = vectors
-    assert_array_equal(adapter().fit(X, y).transform(X), adapter().fit(X, y).transform(X))
+    assert_array_equal(adapter().fit(X, y).transform(X), fitted.transform(X))
 
 
 # A network that loses
@@ -266,7 +275,9 @@ def test_few_classes(counts, validation, early_stopping):
     chosen = choose_defaults(DeepMetricEmbedder(), X, (5,), codes)
     assert chosen["validation"] == validation
     assert chosen["early_stopping"] is early_stopping
-    model = adapter(max_epochs=1).fit(X, codes)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="the network is worse than X itself")
+        model = adapter(max_epochs=1).fit(X, codes)
     assert model.transform(X).shape == X.shape
 
 
