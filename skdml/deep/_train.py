@@ -137,7 +137,7 @@ class EpochCallback(Callback):
     """
 
     progress: Any = None
-    held_out: HeldOut | None = None
+    held_out: Any = None
     average: Callable[[float], float] | None = None
     attributes: Callable[[Any], dict[str, Any]] | None = None
     keeps_start: bool = False
