@@ -123,6 +123,25 @@ def load_embeddings(name):
     return np.multiply(X, scale, dtype=np.float32), y
 
 
+def load_graded_pairs():
+    """Return pairs of sentences of the STS benchmark, with a grade of their similarity.
+
+    Returns
+    -------
+    X : array of shape (9010, 384)
+        Vectors of the sentences by a pretrained network.
+    pairs : array of shape (4879, 2)
+        Rows of X.
+    grades : array of shape (4879,)
+        From 0 to 5.
+    split : array of shape (4879,)
+        "train", "dev" or "test".
+    """
+    path = locate("embeddings", "pairs_stsb_minilm.npz")
+    X, pairs, grades, split = read_npz(path, ("X", "pairs", "y", "split")).values()
+    return X.astype(np.float32), pairs.astype(np.int64), grades.astype(np.float64), split
+
+
 def load_uci(name):
     """Return a classification set of the UCI repository, not scaled.
 

@@ -97,6 +97,9 @@ def tiny_home(home):
     vectors = {"X": np.array([[0, 2], [4, 255]], np.uint8), "y": np.array([0, 1], np.int16)}
     write_npz(home / "embeddings" / "cub200_mnv2.npz", scale=np.float32(0.5), **vectors)
     write_npz(home / "embeddings" / "text_banking77_minilm.npz", **vectors)
+    graded = {"X": np.eye(4, 3, dtype=np.float16), "pairs": np.array([[0, 1], [2, 3]], np.int32)}
+    graded |= {"y": np.array([0, 4.5], np.float32), "split": np.array(["train", "test"])}
+    write_npz(home / "embeddings" / "pairs_stsb_minilm.npz", **graded)
     write_npz(home / "cub_features" / "cub10.npz", **split(1024))
     write_npz(home / "usps" / "usps.npz", **split(256))
     return home
@@ -104,7 +107,7 @@ def tiny_home(home):
 
 def test_every_loader_is_tested_here():
     loaders = {name for name in vars(data) if name.startswith("load_")}
-    assert {load.__name__ for load, *_ in LOADERS} == loaders
+    assert {load.__name__ for load, *_ in LOADERS} == loaders - {"load_graded_pairs"}
     assert set(FOLDERS) == set(data.SOURCES)
 
 
@@ -170,6 +173,15 @@ def test_embeddings_are_multiplied_by_their_scale(tiny_home):
     assert_array_equal(X, [[0, 1], [2, 127.5]])
     assert_array_equal(y, [0, 1])
     assert_array_equal(data.load_embeddings("text_banking77_minilm")[0], 2 * X)
+
+
+def test_graded_pairs(tiny_home):
+    X, pairs, grades, split = data.load_graded_pairs()
+    assert X.shape == (4, 3)
+    assert X.dtype == np.float32
+    assert_array_equal(pairs, [[0, 1], [2, 3]])
+    assert_array_equal(grades, [0, 4.5])
+    assert_array_equal(split, ["train", "test"])
 
 
 def test_omniglot_parts(tiny_home):

@@ -18,7 +18,7 @@ from sklearn.model_selection import StratifiedShuffleSplit
 from skorch import callbacks as skorch_callbacks
 
 from ..metrics import map_at_r, recall_at_k
-from ..utils._fit import copy_part
+from ..utils._fit import Progress, copy_part
 from ..utils._parts import params_of
 from ..utils._torch import choose_device
 from . import _clouds
@@ -33,11 +33,11 @@ from ._data import (
     count_batches,
     rotate_classes,
 )
-from ._train import EpochCallback, HeldOut, LossModule, MetricNet, embed
+from ._train import EpochCallback, HeldOut, LossModule, MetricNet, embed, train
 from ._tuples import RankingLoss, TupleBatches, Tuples, split_tuples
 from .losses import get_loss, loss_parameters
 from .losses._wasserstein import TRANSPORT
-from .modules import Unchanged, find_module, module_arguments
+from .modules import Adapter, Unchanged, find_module, module_arguments
 
 OPTIMIZERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
 # Callbacks of skorch that write or print: rank 0 does it for all.
@@ -53,6 +53,8 @@ _SMALLEST_IMAGE = 8
 # An adapter holds out classes if there are so many, or samples if each class has so many.
 _MANY_CLASSES = 10
 _MANY_SAMPLES = 4
+# How far below the best a score of held-out samples is as good, as a share of it.
+_NEAR_BEST = 0.01
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,11 @@ class Config:
         return params_of(self.part_params, part)
 
     @property
+    def is_adapter(self) -> bool:
+        """Whether the network is the adapter."""
+        return isinstance(self.module, str) and self.module == "adapter"
+
+    @property
     def rotates_classes(self) -> bool:
         """Whether rotated images are new classes."""
         return any(change == "class-rotations" for change in self.augment)
@@ -136,7 +143,7 @@ def choose_defaults(
     Returns
     -------
     params : dict
-        `module`, `augment`, `lr`, `validation` and `early_stopping`.
+        `module`, `augment`, and those that are "auto" by default.
     """
     module, augment = estimator.module, estimator.augment
     if isinstance(module, str) and module == "auto":
@@ -150,9 +157,12 @@ def choose_defaults(
         has_many_classes = np.count_nonzero(counts > 1) >= _MANY_CLASSES
         has_many = has_many_classes or counts.min() >= _MANY_SAMPLES
     chosen = {
-        "lr": 3e-4 if is_adapter else 0.002,
+        "loss": "dro-kl-g" if is_adapter else "multi-similarity",
+        "classes_per_batch": 32 if is_adapter else 16,
+        "max_epochs": 5 if is_adapter else 20,
+        "lr": 1e-4 if is_adapter else 0.002,
         "validation": "classes" if is_adapter and has_many_classes else "samples",
-        "early_stopping": is_adapter and has_many,
+        "early_stopping": bool(is_adapter and has_many),
     }
     chosen = {name: _given(getattr(estimator, name), value) for name, value in chosen.items()}
     return {"module": module, "augment": check_changes(augment, sample_shape), **chosen}
@@ -207,6 +217,7 @@ def build_training(
         One of its callbacks.
     """
     average = None if ranks is None else ranks.mean
+    begin = None
     if isinstance(codes, Tuples):
         rows, labels, batches, held_out = _build_tuples(config, samples, codes, release)
     else:
@@ -221,7 +232,9 @@ def build_training(
         held_out = None
         if validation is not None:
             held_out = HeldOut(select(validation), *_choose_score(config, codes[validation]))
-    watch = EpochCallback(progress, held_out, average, attributes, config.early_stopping)
+        if config.is_adapter:
+            begin = partial(Adapter.begin, rows=rows, labels=labels)
+    watch = EpochCallback(progress, held_out, average, attributes, config.early_stopping, begin)
     net = build_net(config, watch, len(batches), ranks, **net_params)
     net.batches_ = batches
     if config.coreset is not None:
@@ -261,11 +274,48 @@ def keep_better(config: Config, samples: torch.Tensor, codes: Any, net: Any) -> 
     if before > after:
         warnings.warn(
             f"the network is worse than X itself on held-out classes (MAP@R {after:.3f} and "
-            f"{before:.3f}), so transform returns X in unit length. Try module='adapter', more "
-            "classes, or another lr.",
+            f"{before:.3f}), so transform returns X in unit length. Try "
+            f"{'' if config.is_adapter else 'module=' + repr('adapter') + ', '}more classes, or "
+            "another lr.",
             stacklevel=4,
         )
         net.module_ = Unchanged()
+
+
+def train_on_all(config: Config, samples: torch.Tensor, codes: Any, net: Any, release: Any) -> None:
+    """Train an adapter again, with what was held out, for as many epochs as were good without it.
+
+    Few classes cannot tell epochs apart: it is the last one whose score is near the best, as the
+    learning rate is lowest there.
+    """
+    is_done = config.callbacks or isinstance(net.module_, Unchanged) or not net.best_epoch_
+    if not config.is_adapter or config.distributed is not None or is_done:
+        return
+    name = next(name for name in net.history[0] if name.startswith("valid_"))
+    scores = [epoch[name] for epoch in net.history if "train_loss" in epoch]
+    lowest = max(scores) - _NEAR_BEST * abs(max(scores))
+    n_epochs = 1 + int(np.flatnonzero(np.array(scores) >= lowest)[-1])
+    params = {
+        name: value
+        for name, value in config.part_params.items()
+        if not name.startswith("callbacks__early_stopping")
+    }
+    config = replace(
+        config, early_stopping=False, validation_fraction=None, callbacks=None, part_params=params
+    )
+    again = train(*build_training(config, samples, codes, _Until(n_epochs), release=release))
+    net.module_.load_state_dict(again.module_.state_dict())
+
+
+class _Until(Progress):
+    """Ends a training after some epochs, with a schedule for more."""
+
+    def __init__(self, n_epochs):
+        self.n_left = n_epochs
+
+    def step(self, attributes=None, **figures):
+        self.n_left -= 1
+        return not self.n_left
 
 
 def _choose_score(config, codes):
@@ -288,7 +338,9 @@ def _split(config, codes):
     if fraction is None:
         if not config.early_stopping:
             return np.arange(len(codes)), None
-        fraction = 0.2 if config.validation == "classes" else 0.1
+        fraction = 0.1
+        if config.validation == "classes":  # an adapter gets them back in `train_on_all`
+            fraction = 1 / 3 if config.is_adapter else 0.2
     if config.validation == "classes":
         return _split_classes(config, codes, fraction)
     # Two of some class at least, or there is no recall.

@@ -26,7 +26,14 @@ from ..utils._torch import seeded_torch
 from ..utils._typing import MatrixLike, RandomStateLike
 from ..utils.validation import encode, label_vector
 from . import _clouds
-from ._build import OPTIMIZERS, build_training, choose_defaults, keep_better, make_config
+from ._build import (
+    OPTIMIZERS,
+    build_training,
+    choose_defaults,
+    keep_better,
+    make_config,
+    train_on_all,
+)
 from ._data import SamplesMixin, check_coreset, choose_rows, page_release
 from ._train import embed, read_history, train
 from ._tuples import check_tuples
@@ -58,17 +65,18 @@ class DeepMetricEmbedder(
     ----------
     module : {"auto", "mlp", "convnet", "adapter"}, class or torch.nn.Module, default="auto"
         The network: fully connected, for tables; convolutional, for images; a small change of
-        vectors that come from another network, the identity at the start (linear, or with
-        ``module__hidden=512`` units); or a subclass of ``torch.nn.Module``. Its constructor gets
-        `n_features`, `input_shape` and `n_components`, as far as it has such parameters, and what
-        is given as ``module__...``. Of a network that exists already, a copy is trained, from its
-        weights on. "auto" is "convnet" with ``augment="affine"`` for images of 8 x 8 and more,
+        vectors that come from another network, close to the identity at the start (linear, or
+        with ``module__hidden=512`` units); or a subclass of ``torch.nn.Module``. Its constructor
+        gets `n_features`, `input_shape` and `n_components`, as far as it has such parameters, and
+        what is given as ``module__...``. Of a network that exists already, a copy is trained, from
+        its weights on. "auto" is "convnet" with ``augment="affine"`` for images of 8 x 8 and more,
         "adapter" for rows of unit length, and "mlp" for others.
     n_components : int, default=64
         Columns of the embedding; that of "adapter" has as many as X.
-    loss : str or callable, default="multi-similarity"
+    loss : str or callable, default="auto"
         A name that :func:`skdml.deep.losses.get_loss` knows, with its parameters as
         ``loss__...``, or any function of embeddings and labels that returns a scalar tensor.
+        "auto" is "dro-kl-g" for "adapter" and "multi-similarity" for others.
         ``loss__miner`` chooses the pairs or triplets of a batch. The losses "wtriplet" and
         "wcontrastive" compare embeddings as clouds of points: ``loss__cloud`` is
         (n_points, point_dim), or "feature-map", one point for every position of the last map of
@@ -79,17 +87,17 @@ class DeepMetricEmbedder(
         epochs (5). An epoch has the same share of the batches. In one process only.
     input_shape : tuple (channels, height, width), default=None
         The shape of an image where rows of X are flattened images.
-    classes_per_batch : int, default=16
-        Classes in a batch; all, if there are fewer.
+    classes_per_batch : int or "auto", default="auto"
+        Classes in a batch; all, if there are fewer. "auto" is 32 for "adapter" and 16 for others.
     samples_per_class : int, default=5
         Samples of each of them; all, if it has fewer.
-    max_epochs : int, default=20
+    max_epochs : int or "auto", default="auto"
         Epochs; one has as many batches as hold the training samples, with their rotations if
-        these are new classes, 60 at least.
+        these are new classes, 60 at least. "auto" is 5 for "adapter" and 20 for others.
     optimizer : {"adam", "adamw", "sgd"} or class, default="adam"
         The optimiser, with further parameters as ``optimizer__...``.
     lr : float or "auto", default="auto"
-        The learning rate at the beginning; "auto" is 0.0003 for "adapter" and 0.002 for others.
+        The learning rate at the beginning; "auto" is 0.0001 for "adapter" and 0.002 for others.
         It falls to zero along a cosine, unless `callbacks` has a schedule of its own.
     augment : {"affine", "class-rotations"}, callable or list of these, default=None
         Random changes of the samples of a batch: "affine" rotates, scales, shears and shifts
@@ -105,7 +113,10 @@ class DeepMetricEmbedder(
     early_stopping : bool or "auto", default="auto"
         Stop when that score has not risen for 5 epochs, and keep the best weights, or those before
         the first step where none were better. Holds out a tenth of the samples, or a fifth of the
-        classes, if `validation_fraction` is None. "auto" is True for "adapter" alone.
+        classes (for "adapter" a third), if `validation_fraction` is None. If an epoch was better
+        than the start, "adapter" is trained once more with what was held out, up to the last epoch
+        within 1% of the best, unless there are `callbacks` or several processes. "auto" is True for
+        "adapter" alone.
     device : str, default="auto"
         Where to train: "cpu", "cuda", ...; "auto" takes a GPU if there is one.
     callbacks : list of skorch callbacks, default=None
@@ -179,9 +190,9 @@ class DeepMetricEmbedder(
         "loss": [str, callable],
         "coreset": [Real, tuple, list, None],
         "input_shape": [tuple, list, None],
-        "classes_per_batch": [Interval(Integral, 2, None, closed="left")],
+        "classes_per_batch": [Interval(Integral, 2, None, closed="left"), StrOptions({"auto"})],
         "samples_per_class": [Interval(Integral, 2, None, closed="left")],
-        "max_epochs": [Interval(Integral, 1, None, closed="left")],
+        "max_epochs": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
         "optimizer": [StrOptions(set(OPTIMIZERS)), callable],
         "lr": [Interval(Real, 0, 1e38, closed="right"), StrOptions({"auto"})],
         "augment": [str, callable, list, tuple, None],
@@ -211,12 +222,12 @@ class DeepMetricEmbedder(
         self,
         module: str | Callable[..., Any] = "auto",
         n_components: int = 64,
-        loss: str | Callable[..., Any] = "multi-similarity",
+        loss: str | Callable[..., Any] = "auto",
         coreset: float | tuple[float, int] | None = None,
         input_shape: Sequence[int] | None = None,
-        classes_per_batch: int = 16,
+        classes_per_batch: int | str = "auto",
         samples_per_class: int = 5,
-        max_epochs: int = 20,
+        max_epochs: int | str = "auto",
         optimizer: str | Callable[..., Any] = "adam",
         lr: float | str = "auto",
         augment: str | Callable[..., Any] | Sequence[Any] | None = None,
@@ -327,7 +338,7 @@ class DeepMetricEmbedder(
             _clouds.find_cloud(config)  # a wrong cloud shows here, not in another process
         samples = self._to_tensor(X)
         with FitProgress(
-            self, total=self.max_epochs, X=given, y=y, description="epoch"
+            self, total=config.max_epochs, X=given, y=y, description="epoch"
         ) as progress:
             if config.distributed is not None:
                 from .distributed._supervise import train_ranks
@@ -342,13 +353,15 @@ class DeepMetricEmbedder(
                 with seeded_torch(config.seed):
                     net = train(*build_training(config, samples, codes, progress, **params))
             keep_better(config, samples, codes, net)
+            with seeded_torch(config.seed):
+                train_on_all(config, samples, codes, net, page_release(X))
             self.__dict__.update(_attributes(config, samples, net))
         return self
 
     def _check_tuple_params(self):
         """Refuse what is for classes alone."""
         refused = {
-            "loss": self.loss != "multi-similarity",
+            "loss": self.loss != "auto",
             "coreset": self.coreset is not None,
             "n_workers": self.n_workers > 1,
             "distributed": self.distributed is not None,

@@ -47,9 +47,12 @@ class MetricNet(NeuralNet):
     ----------
     batches_ : iterable with a length
         The batches of a pass.
+    best_epoch_ : int or None
+        With early stopping, the epoch whose weights were kept; 0 is before the first step.
     """
 
     batches_: Any = None
+    best_epoch_: int | None = None
 
     def get_iterator(self, dataset: Any, training: bool = False) -> Any:
         if training and self.batches_ is not None:
@@ -129,6 +132,8 @@ class EpochCallback(Callback):
         Returns the fitted attributes of the estimator, for the net as it is.
     keeps_start : bool, default=False
         Whether the weights before the first step are kept where no epoch has a better score.
+    begin : callable, default=None
+        Changes the network before the first step.
     """
 
     progress: Any = None
@@ -136,11 +141,14 @@ class EpochCallback(Callback):
     average: Callable[[float], float] | None = None
     attributes: Callable[[Any], dict[str, Any]] | None = None
     keeps_start: bool = False
+    begin: Callable[[Any], None] | None = None
     good_: Any = field(default=None, init=False)
     start_: Any = field(default=None, init=False)
 
     def on_train_begin(self, net: Any, *args: Any, **kwargs: Any) -> None:
         """Begin to keep the last good weights."""
+        if self.begin is not None and not len(net.history):
+            self.begin(net.module_)
         self.good_ = LastGood(net.module_)
         if self.keeps_start and not len(net.history):
             state = {name: value.clone() for name, value in net.module_.state_dict().items()}
@@ -151,7 +159,8 @@ class EpochCallback(Callback):
         if self.start_ is not None:
             score, state = self.start_
             scores = [epoch[self.held_out.name] for epoch in net.history if "train_loss" in epoch]
-            if score >= max(scores, default=-np.inf):
+            net.best_epoch_ = int(np.argmax([score, *scores]))
+            if not net.best_epoch_:
                 net.module_.load_state_dict(state)
 
     def _score(self, net, is_good=True):
