@@ -121,7 +121,7 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (["retreival"], "there is no benchmark 'retreival'; did you mean retrieval?"),
+            (["retreival"], "there is no benchmark 'retreival'; did you mean retrieval"),
             (["zzz"], "there is no benchmark 'zzz'; --list shows all"),
             ([], "give the NAME"),
             (["import", "--repeats", "0"], "must be at least 1"),
