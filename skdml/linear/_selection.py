@@ -155,15 +155,15 @@ def choose_value(
                 hits.append(vote_hits(E, codes[test], base, codes[train]))
         return np.concatenate(hits)
 
-    def is_as_good(hits, best_hits):
-        """Tell whether a mean score is within half a standard error of the best."""
-        lost = shares * (best_hits - hits).mean(axis=1)
-        error = np.linalg.norm(np.bincount(tested, lost))
-        return lost.sum() <= 0.5 * error
+    def is_better(hits, others, n_errors):
+        """Tell whether a mean score is above another by more than some standard errors."""
+        gains = shares * (hits - others).mean(axis=1)
+        return gains.sum() > n_errors * np.linalg.norm(np.bincount(tested, gains))
 
     choice = Choice()
     starts: list = [None] * len(folds)
-    least = shares @ score([prior] * len(folds))
+    prior_hits = score([prior] * len(folds))
+    least = shares @ prior_hits
     best = float(least.mean())
     _note(choice, 0, 0.0, best)
     mapped = [embed(part, prior) for part, _ in parts]
@@ -185,8 +185,14 @@ def choose_value(
         place = int(np.argmax(scores))
         if scores[place] <= best:
             break
-        # Of values that chance alone tells apart, the last: with few rows, the first is too timid.
-        place = max(j for j in np.flatnonzero(scores > best) if is_as_good(hits[j], hits[place]))
+        if select == "samples":
+            # Of values that chance alone tells apart, the last: with few rows, the first is timid.
+            top = hits[place]
+            place = max(
+                j for j in np.flatnonzero(scores > best) if not is_better(top, hits[j], 0.5)
+            )
+        elif not is_better(hits[place], prior_hits, 1.0):
+            break  # other classes may well lose by it
         best = scores[place]
         choice.values.append(candidates[place])
         starts = [path[place] for path in paths]
