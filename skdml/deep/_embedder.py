@@ -21,7 +21,7 @@ from ..utils._fit import FitProgress, fit_method
 from ..utils._labels import encode_labels
 from ..utils._parts import PartParamsMixin
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions
-from ..utils._split_pairs import refuse_split_indices
+from ..utils._supervision import find_source
 from ..utils._torch import seeded_torch
 from ..utils._typing import MatrixLike, RandomStateLike
 from ..utils.validation import encode, label_vector
@@ -317,11 +317,9 @@ class DeepMetricEmbedder(
         given = X
         X, self._sample_shape = self._check_samples(X, reset=True)
         codes: Any
-        if pairs is None and triplets is None:
+        if find_source(pairs, triplets, pair_labels, pair_similarity, pair_weight) is None:
             self.classes_, codes = encode_labels(y, len(X), type(self).__name__)
         else:
-            name, indices = ("pairs", pairs) if triplets is None else ("triplets", triplets)
-            refuse_split_indices(indices, name)
             self._check_tuple_params()
             codes = check_tuples(len(X), pairs, pair_labels, pair_similarity, triplets, pair_weight)
         is_classes = isinstance(codes, np.ndarray)

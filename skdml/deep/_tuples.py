@@ -66,14 +66,10 @@ def check_tuples(
 ) -> Tuples:
     """Check pairs with labels or grades, or triplets, that `fit` was given."""
     if triplets is not None:
-        if any(given is not None for given in (pairs, labels, similarity)):
-            raise ValueError("triplets were given with pairs: pass the ones or the others.")
         near, _, both = pairs_of_triplets(triplets, n_samples, weights)
         rows = np.column_stack(np.split(near, 2))[:, [0, 1, 3]]
         keep = both[: len(rows)] > 0
         return Tuples(rows[keep], np.ones(keep.sum()), both[: len(rows)][keep])
-    if (labels is None) == (similarity is None):
-        raise ValueError("pairs need pair_labels (+1 or -1) or pair_similarity: pass one of them.")
     rows, signed, grades = signed_pairs(pairs, labels, n_samples, weights, similarity=similarity)
     if grades is None:
         return Tuples(rows, np.sign(signed), np.abs(signed))

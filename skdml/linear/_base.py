@@ -22,10 +22,10 @@ from ..utils._bases import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Trans
 from ..utils._parallel import computed, find_client, is_dask_array
 from ..utils._prior import check_prior, prior_inverse
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions, validate_rows
-from ..utils._split_pairs import refuse_split_indices
 from ..utils._supervision import (
     Supervision,
     check_weights,
+    find_source,
     merge_rows,
     pairs_of_triplets,
     signed_pairs,
@@ -143,28 +143,15 @@ class LinearMetricLearner(
 
         A later batch of `partial_fit` may have pairs of one kind.
         """
-        sources = {"pairs": pairs, "triplets": triplets}
-        given = [name for name, value in sources.items() if value is not None]
-        if len(given) > 1:
-            raise ValueError("pairs and triplets were given: pass one of them.")
-        if pairs is None:
-            for name, value in (("pair_labels", pair_labels), ("pair_similarity", pair_similarity)):
-                if value is not None:
-                    raise ValueError(f"{name} was given without pairs: pass both.")
-            if not given and pair_weight is not None:
-                raise ValueError("pair_weight was given without pairs or triplets: pass both.")
-        elif pair_labels is not None and pair_similarity is not None:
-            raise ValueError("pair_labels and pair_similarity were given: pass one of them.")
-        if not given:
+        given = find_source(pairs, triplets, pair_labels, pair_similarity, pair_weight)
+        if given is None:
             hint = " Pass class labels y, or index pairs with pairs= and pair_labels=."
             check_given(y, type(self).__name__, hint)
-        else:
-            refuse_split_indices(sources[given[0]], given[0])
         X = self._check_matrix(X, is_first)
         n_rows = X.shape[0]
         if sample_weight is not None:
             sample_weight = check_weights(sample_weight, "sample_weight", n_rows)
-        if not given:
+        if given is None:
             return self._check_classes(X, y, sample_weight)
         if triplets is not None:
             pairs, pair_labels, pair_weight = pairs_of_triplets(triplets, n_rows, pair_weight)

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from ._parallel import is_dask_array
+from ._split_pairs import refuse_split_indices
 from .validation import check_index_pairs, check_numbers, check_pair_labels, naming
 
 # Numbers in a block of rows whose keys are computed at once.
@@ -53,6 +54,28 @@ class Supervision:
     signed: NDArray | None
     grades: NDArray | None
     weights: NDArray | None
+
+
+def find_source(
+    pairs: Any, triplets: Any, pair_labels: Any, pair_similarity: Any, pair_weight: Any
+) -> str | None:
+    """Return which of pairs and triplets `fit` was given, None for neither; refuse a wrong mix."""
+    sources = {"pairs": pairs, "triplets": triplets}
+    given = [name for name, value in sources.items() if value is not None]
+    if len(given) > 1:
+        raise ValueError("pairs and triplets were given: pass one of them.")
+    if pairs is None:
+        for name, value in (("pair_labels", pair_labels), ("pair_similarity", pair_similarity)):
+            if value is not None:
+                raise ValueError(f"{name} was given without pairs: pass both.")
+    elif pair_labels is not None and pair_similarity is not None:
+        raise ValueError("pair_labels and pair_similarity were given: pass one of them.")
+    if not given:
+        if pair_weight is not None:
+            raise ValueError("pair_weight was given without pairs or triplets: pass both.")
+        return None
+    refuse_split_indices(sources[given[0]], given[0])
+    return given[0]
 
 
 def check_weights(weights: Any, name: str, length: int) -> NDArray[np.float64]:
