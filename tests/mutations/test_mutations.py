@@ -18,6 +18,8 @@ FOLDERS = {
     "deep/losses",
     "transport",
     "verification",
+    "search",
+    "io",
     "generate",
     "semisupervised",
     "metrics",
