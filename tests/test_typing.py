@@ -179,7 +179,7 @@ skdml.AsymmetricMetricClassifier().fit(X, y).predict_probas(X)  # attr-defined
 LocalGMMLRanker().fit(X, y, qids=y)  # call-arg
 LocalGMMLRanker().fit(X, y).transform(X)  # attr-defined
 skdml.DeepMetricEmbedder().fit(X, y).embedding_  # attr-defined
-skdml.DeepMetricEmbedder(max_epochs="all")  # arg-type
+skdml.DeepMetricEmbedder(n_components="all")  # arg-type
 SSDMLEmbedder().fit(X, y).propagated_label_  # attr-defined
 WassersteinGenerator().fit(X).samples(3)  # attr-defined
 WassersteinGenerator().sample(n_sample=3)  # call-arg

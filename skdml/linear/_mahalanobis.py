@@ -495,7 +495,15 @@ def _leading(second_moment, root, n_components):
         )
     kept = shorten(root, second_moment, n_components)
     directions, singular, _ = np.linalg.svd(kept, full_matrices=False)
-    return singular**2, directions
+    # Directions of equal eigenvalues, such as those of a prior, are any basis of their space: take
+    # the principal axes of the rows in it.
+    steps = np.flatnonzero(singular[1:] < (1 - 1e-9) * singular[:-1]) + 1
+    for group in np.split(np.arange(n_components), steps):
+        if len(group) > 1:
+            basis = directions[:, group]
+            directions[:, group] = basis @ eigh(basis.T @ second_moment @ basis)[1][:, ::-1]
+    largest = np.take_along_axis(directions, np.abs(directions).argmax(axis=0)[None], axis=0)
+    return singular**2, directions * np.where(largest < 0, -1.0, 1.0)
 
 
 def find_span(
