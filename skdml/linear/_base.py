@@ -384,6 +384,11 @@ class LinearMetricLearner(
                 f"X is a dask array of shape {X.shape}: two known dimensions are needed "
                 "(compute_chunk_sizes() finds them)."
             )
+        if X.dtype.kind not in "biuf":
+            raise ValueError(
+                f"X is a dask array of dtype {X.dtype}: numbers are needed, such as those of "
+                "X.astype(float)."
+            )
         if X.dtype not in (np.float32, np.float64):
             X = X.astype(np.float64)
         if reset:

@@ -70,7 +70,8 @@ def graded_factors(
         return np.einsum("ij,ij->i", first @ _combine(first, second, alpha), second)
 
     for ridge in ridges:
-        penalty = ridge * unit / weights
+        # Below the second, the system is singular by rounding.
+        penalty = np.maximum(ridge * unit / weights, 1e-12 * len(own) * own.max())
         if len(rest) <= _MOST_DENSE:
             alpha = solve(kernel + np.diag(penalty), rest, assume_a="pos")
         else:

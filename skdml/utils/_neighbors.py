@@ -38,7 +38,7 @@ def near_rows(
     place = np.empty_like(by_class)
     place[by_class] = np.arange(len(by_class))
     columns = X[by_class]
-    n_neighbors = min(n_neighbors, len(codes))
+    n_neighbors = min(int(n_neighbors), len(codes))
     found = np.full((2, len(anchors), n_neighbors), -1)
     step = max(1, _BLOCK_SIZE // len(codes))
     for start in range(0, len(anchors), step):

@@ -174,6 +174,8 @@ def test_bad_dask_arrays_are_named(cluster_client):
     X = da.ones((6, 3), chunks=2)
     with pytest.raises(ValueError, match="NaN or infinity"):
         GMMLTransformer().fit(X * np.nan, [0, 0, 0, 1, 1, 1])
+    with pytest.raises(ValueError, match="dask array of dtype object: numbers are needed"):
+        GMMLTransformer().fit(X.astype(object), [0, 0, 0, 1, 1, 1])
     with pytest.raises(ValueError, match="compute_chunk_sizes"):
         GMMLTransformer().fit(X[X[:, 0] > 0], [0, 0, 0, 1, 1, 1])
     model = GMMLTransformer().fit(np.random.default_rng(0).normal(size=(6, 3)), [0, 0, 0, 1, 1, 1])

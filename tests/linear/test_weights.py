@@ -293,3 +293,13 @@ def test_signed_pairs_keep_their_order():
     )
     np.testing.assert_array_equal(pairs, [[1, 3], [0, 2]])
     np.testing.assert_array_equal(signed, [1.5, -2])
+
+
+def test_huge_weights_of_graded_pairs_are_no_failure_of_rounding():
+    rng = np.random.RandomState(0)
+    X, pairs = rng.randn(36, 1), rng.randint(36, size=(30, 2))
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+    grades = np.abs(X[pairs[:, 0], 0] - X[pairs[:, 1], 0]) + rng.rand(len(pairs))
+    model = GMMLTransformer(random_state=0)
+    model.fit(X, pairs=pairs, pair_similarity=-grades, pair_weight=np.full(len(pairs), 1e24))
+    assert np.isfinite(model.get_mahalanobis_matrix()).all()
