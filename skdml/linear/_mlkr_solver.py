@@ -183,6 +183,6 @@ def train(
         jac=True,
         method="L-BFGS-B",
         callback=after,
-        options={"maxiter": max_iter, "ftol": tol, "gtol": 0, "maxcor": 20},
+        options={"maxiter": max_iter, "ftol": min(tol, 1.0), "gtol": 0, "maxcor": 20},
     )
     return Regression(found.x.reshape(shape), history, found.status == 0)

@@ -116,3 +116,10 @@ class TestEstimator:
     def test_warns_where_it_does_not_converge(self):
         with pytest.warns(ConvergenceWarning, match="max_iter=1"):
             MLKR(max_iter=1, random_state=0).fit(*make_wave())
+
+
+def test_a_huge_tolerance_stops_at_once_without_a_warning():
+    rng = np.random.RandomState(0)
+    with np.errstate(over="raise"):
+        model = MLKR(tol=1e300, random_state=0).fit(rng.randn(32, 5), rng.randn(32))
+    assert model.n_iter_ <= 1
