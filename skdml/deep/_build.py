@@ -9,6 +9,7 @@ import os
 import warnings
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -408,7 +409,15 @@ def _build_loss(config):
     """Return the loss, with what it has to know of the classes and the embedding."""
     params = config.params_of("loss")
     if not config.n_classes:
-        return RankingLoss(**params)
+        scale = params.pop("scale", 20.0)
+        if params:
+            raise ValueError(
+                f"loss__{next(iter(params))} is of losses of classes: with pairs and triplets, the "
+                "loss has loss__scale alone."
+            )
+        if not (isinstance(scale, Real) and 0 < float(scale) < 1e6):
+            raise ValueError(f"loss__scale must be a number above 0 and below 1e6, got {scale!r}.")
+        return RankingLoss(float(scale))
     if isinstance(config.loss, str):
         known: dict[str, Any] = {
             "num_classes": config.n_classes * (4 if config.rotates_classes else 1),
