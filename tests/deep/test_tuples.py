@@ -147,8 +147,16 @@ def test_tuples_that_are_held_out_are_not_trained_on():
         ({"loss": "contrastive"}, {"triplets": [[0, 1, 2]]}, "loss='contrastive' is for training"),
         ({"coreset": 0.5}, {"triplets": [[0, 1, 2]]}, "coreset=0.5 is for training on classes"),
         ({"n_workers": 2}, {"triplets": [[0, 1, 2]]}, "n_workers=2 is for training on classes"),
-        ({"loss__miner": None}, {"triplets": [[0, 1, 2]]}, "loss__miner is of losses of classes"),
-        ({"loss__scale": 0}, {"triplets": [[0, 1, 2]]}, "loss__scale must be a number above 0"),
+        (
+            {"early_stopping": False, "loss__miner": None},
+            {"triplets": [[0, 1, 2]]},
+            "loss__miner is of losses of classes",
+        ),
+        (
+            {"early_stopping": False, "loss__scale": 0},
+            {"triplets": [[0, 1, 2]]},
+            "loss__scale must be a number above 0",
+        ),
         ({}, {"triplets": [[0, 1, 200]]}, "triplets names rows 0 to 200"),
     ],
 )
