@@ -237,6 +237,7 @@ class LinearMetricLearner(
             drawn, labels = make_pairs(given.codes, n_pairs, random_state=rng)
         else:  # near under the metric so far
             rows = given.X if is_first else self._scale_rows(self.metric_.transform(given.X))
+            rows = np.asarray(rows, dtype=np.float64)  # squares of float32 may overflow
             drawn, labels = near_pairs(rows, given.codes, n_pairs, rng)
         signed = weigh(labels, drawn, given.weights)
         return replace(given, codes=None, pairs=drawn, signed=signed)

@@ -197,3 +197,10 @@ def test_singular_priors_are_one_clear_error(cls, wine):
                 cls(prior=prior).fit(*wine)
     with pytest.raises(ValueError, match="prior"):
         cls(prior=np.full((13, 13), np.nan)).fit(*wine)
+
+
+def test_large_rows_of_float32_do_not_overflow():
+    X = (1e30 * np.random.RandomState(0).randn(32, 1)).astype(np.float32)
+    with np.errstate(over="raise"):
+        model = GMMLTransformer(geodesic=0.5).partial_fit(X, np.arange(32) % 3)
+    assert np.isfinite(model.get_mahalanobis_matrix()).all()
