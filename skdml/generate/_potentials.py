@@ -119,10 +119,11 @@ def ascend(masses: Callable[[NDArray], NDArray], starts: NDArray, n_steps: int) 
     potentials : ndarray of shape (n_points,)
         After the last step.
     """
-    potentials = starts.mean(axis=0)
-    first_step = _FIRST_STEP * starts.std()
-    for number in range(1, n_steps + 1):
-        potentials = potentials + first_step / np.sqrt(number) * (1 - masses(potentials))
+    with np.errstate(over="ignore", invalid="ignore"):  # training that diverges ends elsewhere
+        potentials = starts.mean(axis=0)
+        first_step = _FIRST_STEP * starts.std()
+        for number in range(1, n_steps + 1):
+            potentials = potentials + first_step / np.sqrt(number) * (1 - masses(potentials))
     return potentials
 
 

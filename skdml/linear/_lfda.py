@@ -212,7 +212,7 @@ def local_scatters(
 def _affinity_scatter(members, n_neighbors, weights):
     """Return X' (D - A) X with the weighted affinities A of rows X and their sums D."""
     n_members = len(members)
-    k = min(n_neighbors, n_members - 1)
+    k = min(int(n_neighbors), n_members - 1)
     step = max(1, _BLOCK_SIZE // n_members)
     cuts = [slice(start, start + step) for start in range(0, n_members, step)]
     scales = np.empty(n_members)

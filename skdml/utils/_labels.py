@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .validation import as_array, check_given, encode_several, label_vector
+from .validation import as_array, check_given, encode_several, label_vector, naming
 
 
 def encode_labels(y: Any, n_samples: int, estimator: str) -> tuple[NDArray, NDArray]:
@@ -69,7 +69,10 @@ def labelled_rows(y: Any) -> NDArray[np.bool_]:
     array([ True, False,  True])
     """
     y = as_array(y)
-    return np.array(y != -1) if y.dtype.kind in "iufO" else np.ones(y.shape, dtype=bool)
+    if y.dtype.kind not in "iufO":
+        return np.ones(y.shape, dtype=bool)
+    with naming("y"):
+        return np.array(y != -1)
 
 
 def encode_partial_labels(

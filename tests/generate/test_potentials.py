@@ -163,3 +163,9 @@ def test_gradient_with_the_plan_held_fixed_is_that_of_the_optimal_cost(p):
                 ends.append(optimum(costs_between(*moved, p)))
             slope = (ends[0] - ends[1]) / (2 * step)
             assert gradient[place] == pytest.approx(slope, rel=1e-4, abs=1e-7)
+
+
+def test_starts_beyond_all_numbers_leak_no_warning():
+    starts = np.array([[1e200, -1e200], [3e200, 0.0]])
+    with np.errstate(all="raise"):
+        ascend(lambda potentials: np.ones(2), starts, 2)

@@ -116,3 +116,10 @@ def test_errors_name_the_parameter(wine):
         LFDA().fit(X[[0, 0, 1, 1]], [0, 0, 1, 1])
     with pytest.raises(ValueError, match="n_components=14"):
         LFDA(14).fit(X, y)
+
+
+def test_one_neighbor_may_be_a_boolean():
+    X, y = np.random.RandomState(0).randn(20, 3), np.arange(20) % 2
+    np.testing.assert_array_equal(
+        LFDA(n_neighbors=True).fit(X, y).transform(X), LFDA(n_neighbors=1).fit(X, y).transform(X)
+    )

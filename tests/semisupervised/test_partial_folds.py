@@ -68,3 +68,10 @@ def test_cross_validation_scores_labelled_rows(y):
 
     scores = cross_val_score(Counter(), y[:, None], y, cv=PartiallyLabelledKFold(2))
     np.testing.assert_array_equal(scores, 30)
+
+
+def test_labels_that_cannot_be_compared_are_named():
+    labels = np.empty(6, dtype=object)
+    labels[:] = [np.zeros((), dtype=[("a", float), ("b", int)])[()]] * 6
+    with pytest.raises((TypeError, ValueError), match="y"):
+        list(PartiallyLabelledKFold(n_splits=2).split(np.zeros((6, 1)), labels))
