@@ -190,8 +190,8 @@ def signed_pairs(
     sample_weight : ndarray of shape (n_rows,), default=None
         Weights of the rows, whose product a pair has.
     similarity : array-like of shape (n_pairs,), default=None
-        Grades, in place of labels: the weight is the distance to their mean, and pairs above
-        it are similar.
+        Grades of any scale, in place of labels: the weight is the distance to their mean, 1 on
+        average, and pairs above it are similar.
     needs_both : bool, default=True
         Whether similar and dissimilar pairs must be there.
 
@@ -223,7 +223,9 @@ def signed_pairs(
         used = weights > 0
         if np.ptp(grades[used]) == 0:
             raise ValueError("pair_similarity is the same for all pairs: nothing can be learned.")
-        signed = weights * (grades - np.average(grades, weights=weights))
+        apart = grades / np.abs(grades[used]).max()
+        apart = apart - np.average(apart, weights=weights)
+        signed = weights * apart / np.average(np.abs(apart), weights=weights)
     else:
         signed = weights * check_pair_labels(labels, len(pairs))
 

@@ -195,12 +195,13 @@ def test_grades_are_weights(learner, wine):
     pairs, _ = make_pairs(y, 60, random_state=0)
     grades = np.random.default_rng(0).normal(size=60)
     centred = grades - grades.mean()
+    centred /= np.abs(centred).mean()
     expected = matrix(
         learner, X, pairs=pairs, pair_labels=np.sign(centred), pair_weight=np.abs(centred)
     )
     assert_equal_metrics(matrix(learner, X, pairs=pairs, pair_similarity=grades), expected)
-    shifted = matrix(learner, X, pairs=pairs, pair_similarity=grades + 7)
-    assert_equal_metrics(shifted, expected)
+    for same in (grades + 7, 1e199 * grades):
+        assert_equal_metrics(matrix(learner, X, pairs=pairs, pair_similarity=same), expected)
 
 
 def test_rank_correlation_is_that_of_repeated_pairs():
