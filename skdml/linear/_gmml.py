@@ -186,8 +186,8 @@ class GMMLTransformer(LinearMetricLearner):
             Weights of `pairs` or `triplets`: 2 is the pair twice, 0 is no pair.
         pair_similarity : array-like of shape (n_pairs,), default=None
             How similar the pairs are, any numbers, in place of `pair_labels`: a pair above the mean
-            is similar, one below dissimilar, and its weight is the distance to the mean, in units of
-            the mean distance.
+            is similar, one below dissimilar, and its weight is the distance to the mean, in units
+            of the mean distance.
         triplets : array-like of shape (n_triplets, 3), default=None
             Row indices into X, in place of `pairs`: anchor, near row, far row. The anchor and the
             near row are a similar pair, the anchor and the far row a dissimilar one.
