@@ -262,14 +262,14 @@ def _build_tuples(config, samples, tuples, release):
     return torch.from_numpy(tuples.rows), tuples.targets(), batches, held_out
 
 
-def keep_better(config: Config, samples: torch.Tensor, codes: Any, net: Any) -> None:
+def keep_better(config: Config, samples: torch.Tensor, codes: Any, net: Any, release: Any) -> None:
     """Leave samples as they are, with a warning, where the network is worse on held-out classes."""
     if config.validation != "classes" or isinstance(codes, Tuples):
         return
     _, validation = _split(config, codes)
     if validation is None:
         return
-    held_out = samples[torch.from_numpy(validation)]
+    held_out = choose_rows(samples, torch.from_numpy(validation), release)
     _, score = _choose_score(config, codes[validation])
     before, after = score(embed(Unchanged(), held_out)), score(embed(net.module_, held_out))
     if before > after:

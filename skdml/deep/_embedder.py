@@ -350,7 +350,7 @@ class DeepMetricEmbedder(
                 }
                 with seeded_torch(config.seed):
                     net = train(*build_training(config, samples, codes, progress, **params))
-            keep_better(config, samples, codes, net)
+            keep_better(config, samples, codes, net, page_release(X))
             with seeded_torch(config.seed):
                 train_on_all(config, samples, codes, net, page_release(X))
             self.__dict__.update(_attributes(config, samples, net))

@@ -212,9 +212,9 @@ class VectorIndex:
         queries = self._embed(X, "query")
         self._check_columns(queries, "X")
         k = self._check_k(k)
-        exact = self._distances(queries, self._search_exact(queries, k))
         if self.backend == "exact":
             return 1.0
+        exact = self._distances(queries, self._search_exact(queries, k))
         found = self._distances(queries, self._search(queries, k))
         return float(np.mean(found <= exact[:, -1:]))
 

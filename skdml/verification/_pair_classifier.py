@@ -218,9 +218,8 @@ class PairClassifier(ClassifierMixin, EstimatorMixin, BaseEstimator):
             raise TypeError(
                 f"sample_weight was given, and learner is {name}, whose fit has no pair_weight."
             )
-        if hasattr(
-            learner, "_parameter_constraints"
-        ):  # which scikit-learn skips inside of another fit
+        # scikit-learn leaves this out inside of another fit.
+        if hasattr(learner, "_parameter_constraints"):
             learner._validate_params()
         return learner
 
