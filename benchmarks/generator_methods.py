@@ -177,8 +177,7 @@ def of_transport(**params):
 
 METHODS = {
     "WassersteinGenerator": of_transport(),
-    "same, debiased": of_transport(debias=True),
-    "same, separate coupling": of_transport(coupling="separate"),
+    "same, squared cost": of_transport(cost="squared", n_critics=4),
     "same, learned cost": of_transport(cost="learned"),
     BASE: wgan_gp,
     PLAIN: lambda X, seed, updates: wgan_gp(X, seed, updates, (1e-3, 1e-3), averaged=False),

@@ -35,6 +35,7 @@ def cell_workers(data, coupling, n_jobs, seed, quick):
     updates = 3 if quick else UPDATES[data]
     params = {"n_critics": 8, "coupling": coupling, "max_iter": updates, "random_state": seed}
     if data == "digits":
+        params["cost"] = "squared"
         X = load_rows("digits")[0]
     else:
         X = load_mnist("train")[0]

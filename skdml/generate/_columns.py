@@ -44,6 +44,10 @@ class Columns:
         X = np.where(self.is_integer, np.round(X), X)
         return np.clip(X, self.lower, self.upper)
 
+    def project(self, Z: NDArray) -> NDArray:
+        """Return scaled rows moved to values that their columns can have."""
+        return self.encode(self.decode(Z))
+
 
 def mean_deviation(X: NDArray) -> float:
     """Return the mean absolute deviation from the median of each column, over all columns."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,9 @@ from ._potentials import (
     transport_gradient,
 )
 
+# Pairs of batches of rows whose mean transport cost is that of rows to rows.
+_N_OWN_DRAWS = 8
+
 
 @dataclass(frozen=True)
 class CriticSettings:
@@ -31,9 +35,12 @@ class CriticSettings:
     Attributes
     ----------
     make_network : callable or None
-        Returns a new network; None for the Euclidean cost, which needs none.
+        Returns a new network; None for a cost of the rows as they are.
+    power : int
+        A move costs its length to this power.
     debias : bool
-        Whether the cost of rows to rows and of points to points is taken off.
+        Whether the cost of rows to rows and of points to points is taken off. Without a network
+        the points' own cost is the same for all critics: the generator takes it off.
     batch_size : int
         Real rows of an update; all, if there are fewer.
     lr : float
@@ -43,6 +50,7 @@ class CriticSettings:
     """
 
     make_network: Callable[[], torch.nn.Module] | None
+    power: int
     debias: bool
     batch_size: int
     lr: float
@@ -113,7 +121,7 @@ class Critic:
         self.number, self.settings, self.rows = number, settings, rows
         self.network: Any = None
         self._optimizer: Any = None
-        self._p = 2 if settings.make_network is None else 1
+        self._p = settings.power
         if settings.make_network is None:
             return
         with seeded_torch(self._seed(0, 0)):
@@ -140,6 +148,18 @@ class Critic:
     def _draw(self, seed):
         n_rows = min(self.settings.batch_size, len(self.rows))
         return np.random.default_rng(seed).choice(self.rows, n_rows, replace=False)
+
+    @cached_property
+    def _own_value(self):
+        """Minus half of the mean transport cost of two batches of rows, without a network."""
+        if self.network is not None or not self.settings.debias:
+            return 0.0
+        values = []
+        for draw in range(_N_OWN_DRAWS):
+            rows = self._draw(self._seed(0, 1 + draw)).astype(np.float64)
+            middle = len(rows) // 2
+            values.append(_solve(costs_between(rows[:middle], rows[middle:], self._p))[2])
+        return -0.5 * float(np.mean(values))
 
     # An update
 
@@ -188,7 +208,7 @@ class Critic:
     def step(self, update: int, points: NDArray) -> Part:
         """Do an update at once, with the exact plans of the critic's own rows."""
         self._begin(update, points)
-        return self._end([_solve(term) for term in self._crossed])
+        return self._end([_solve(term.costs) for term in self._crossed])
 
     # Inside an update
 
@@ -201,16 +221,17 @@ class Critic:
         """Train the network on all batches of points but the last, which is for the generator."""
         for step, batch in enumerate(points[:-1], 1):
             self._set_terms(update, step, batch)
-            self._step_network([_solve(term)[0] for term in self._terms])
+            self._step_network([_solve(term.costs)[0] for term in self._terms])
         self._set_terms(update, 0, points[-1])
 
     def _end(self, crossed):
         """Train the network by a step, given plan, potentials and value of the crossed terms."""
-        solved = crossed + [_solve(term) for term in self._terms[len(crossed) :]]
+        solved = crossed + [_solve(term.costs) for term in self._terms[len(crossed) :]]
         plans, _, values = zip(*solved, strict=True)
         return Part(
             self._step_network(plans),
-            sum(term.share * value for term, value in zip(self._terms, values, strict=True)),
+            self._own_value
+            + sum(term.share * value for term, value in zip(self._terms, values, strict=True)),
             _join(potentials for _, potentials, _ in crossed),
             _join(plan.sum(axis=0) * plan.shape[1] for plan, _, _ in crossed),
         )
@@ -227,7 +248,9 @@ class Critic:
             R, R2 = slice(0, n_rows // 2), slice(n_rows // 2, n_rows)
             middle = n_rows + (n - n_rows) // 2
             G, G2 = slice(n_rows, middle), slice(middle, n)
-            pairs = [(R, G, 0.5), (R2, G2, 0.5), (R, R2, -0.5), (G, G2, -0.5)]
+            pairs = [(R, G, 0.5), (R2, G2, 0.5)]
+            if self.network is not None:
+                pairs += [(R, R2, -0.5), (G, G2, -0.5)]
         self._terms = [
             Term(A, B, share, costs_between(self._batch[A], self._batch[B], self._p))
             for A, B, share in pairs
@@ -267,7 +290,32 @@ def _join(parts):
     return np.concatenate(list(parts)).astype(np.float32)
 
 
-def _solve(term):
-    """Return the cheapest plan of a term, the best potentials, and the cost."""
-    plan, potentials = exact_plan(term.costs)
-    return plan, potentials, float((term.costs * plan).sum())
+def own_term(points: NDArray, power: int) -> tuple[NDArray, float]:
+    """Return minus half of the transport cost of one half of the points to the other.
+
+    Parameters
+    ----------
+    points : ndarray of shape (n_points, n_features)
+        Generated points.
+    power : int
+        A move costs its length to this power.
+
+    Returns
+    -------
+    gradient : ndarray of shape (n_points, n_features)
+        By the points.
+    value : float
+        The term.
+    """
+    G, G2 = points[: len(points) // 2], points[len(points) // 2 :]
+    costs = costs_between(G, G2, power)
+    plan, _, value = _solve(costs)
+    sides = (G, G2, costs, plan), (G2, G, costs.T, plan.T)
+    gradient = np.concatenate([transport_gradient(*side, power) for side in sides])
+    return -0.5 * gradient, -0.5 * value
+
+
+def _solve(costs):
+    """Return the cheapest plan, the best potentials, and the cost."""
+    plan, potentials = exact_plan(costs)
+    return plan, potentials, float((costs * plan).sum())

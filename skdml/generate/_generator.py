@@ -16,7 +16,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from .._actors import start_actors
-from ..metrics import wasserstein_distance
+from ..metrics import energy_distance
 from ..utils._bases import BaseEstimator, DensityMixin
 from ..utils._fit import FitProgress, fit_method
 from ..utils._parallel import find_client, limit_threads
@@ -34,7 +34,7 @@ from ..utils.validation import check_scale
 from ._columns import learn_columns, mean_deviation
 from ._critics import Critic, CriticSettings
 from ._generator_networks import fix_weights, make_network, mlp_critic, mlp_generator, try_network
-from ._generator_training import TrainingPlan, train
+from ._generator_training import TrainingPlan, column_spread, train
 
 # Samples whose spread is below the first share of that of the rows have collapsed; above or below
 # the second factor, they are not like the rows.
@@ -43,8 +43,10 @@ _N_COLLAPSE_SAMPLES = 256
 _BLOCK = 4096
 # Up to so many rows, a batch may be larger than the data.
 _FEW_ROWS = 1000
-# Learning rates with a Euclidean and with a learned cost, chosen on held-out digits and images.
-_LR = {False: 0.004, True: 0.002}
+# Of each cost: the learning rate, and the rows of a critic in an update; chosen on held-out rows.
+_LR = {"euclidean": 0.002, "squared": 0.004, "learned": 0.002}
+_BATCH_SIZE = {"euclidean": 256, "squared": 64, "learned": 64}
+# Of the squared cost, which is not debiased.
 _POINTS_PER_ROW = 3
 # Critics have a smaller rate: with equal rates they run ahead, and the generator learns slower.
 _CRITIC_LR_FACTOR = 0.25
@@ -61,20 +63,24 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
     ----------
     latent_dim : int, default=32
         Columns of the random vectors that the generator turns into rows.
-    n_critics : int, default=4
-        Among how many critics the rows are split. More critics see more rows in an update.
-    cost : {"auto", "euclidean", "learned"}, default="auto"
-        The transport cost. "euclidean" is the squared distance of scaled rows, for
-        tables. "learned" is the distance of features that each critic learns, such that real and
+    n_critics : int, default=1
+        Among how many critics the rows are split. More critics see more rows in an update, and can
+        work in processes or on machines of their own.
+    cost : {"auto", "euclidean", "squared", "learned"}, default="auto"
+        The transport cost. "euclidean" is the distance of scaled rows, for tables. "squared" is
+        its square, which cannot be debiased: its samples are typical rows, but too much alike.
+        "learned" is the distance of features that each critic learns, such that real and
         generated rows are far apart, for images. "auto" is "learned" where `critic_module` is
         given, and "euclidean" otherwise.
-    coupling : {"shared", "separate"}, default="shared"
+    coupling : {"auto", "shared", "separate"}, default="auto"
         Whether points are compared with the rows of all critics together, or with those of each
-        critic on its own.
+        critic on its own. "auto" is "separate" where the Euclidean cost is debiased, as batches of
+        rows and points must be of one size there, and "shared" otherwise.
     debias : bool or "auto", default="auto"
         Whether to subtract the transport costs of real rows to other real rows, and of points to
-        other points. Without, small batches make samples less varied than rows. "auto" is True with
-        a learned cost.
+        other points, from those of rows to points, all in independent batches. Without, small
+        batches make samples less varied than rows. "auto" is True, but for the squared cost: its
+        debiased value sees little but the means, so that the spread of the samples runs away.
     n_critic_steps : int, default=1
         Steps of a critic's network for one of the generator; with a learned cost only.
     n_potential_steps : int, default=5
@@ -84,7 +90,7 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
         The generator: a subclass of ``torch.nn.Module`` or a function that returns a module. It
         gets `latent_dim` and `n_features`, as far as it has such parameters. The module maps
         tensors of shape (n, latent_dim) to (n, n_features). Of a module that exists already, a
-        copy is trained. None is a network with two hidden layers.
+        copy is trained. None is a network with three hidden layers.
     critic_module : class, callable or torch.nn.Module, default=None
         The network of a critic, made in the same way. It maps (n, n_features) to features of any
         shape. The slope of its linear and convolution layers is bounded by spectral norms.
@@ -94,13 +100,15 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
         ten times as wide as the median column.
     max_iter : int, default=1500
         Updates of the generator.
-    batch_size : int, default=64
-        Rows of each critic in an update; a critic with fewer rows takes all of them. Generated
-        points are three times as many with the Euclidean cost, and as many with a learned one or
-        with `debias`: only batches of one size are comparable.
+    batch_size : int or "auto", default="auto"
+        Rows of each critic in an update; a critic with fewer rows takes all of them. With `debias`
+        they are two independent batches. "auto" is 256 with the Euclidean cost and 64 with
+        others. Generated points are as many: only batches of one size are comparable. With the
+        squared cost they are three times as many.
     lr : float or "auto", default="auto"
-        The learning rate of the generator. "auto" is 0.004 with the Euclidean cost and 0.002 with
-        a learned one. Critics have a quarter of it.
+        The learning rate of the generator, which falls to zero along a cosine unless the cost is
+        learned. "auto" is 0.004 with the squared cost and 0.002 with others. Critics have a
+        quarter of it.
     n_jobs : int, default=None
         Processes for the critics; None is 1 unless in a :obj:`joblib.parallel_config` context.
         The result does not depend on it. Each process works on one thread.
@@ -117,10 +125,11 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
     generator_ : torch.nn.Module
         The generator. It returns scaled rows: use `sample`.
     critics_ : list of torch.nn.Module
-        The critics' networks; empty with the Euclidean cost.
+        The critics' networks; empty unless the cost is learned.
     history_ : dict of list
-        Per update: "wasserstein", the distance of its points and rows, with the common scaling and
-        the Euclidean cost in units of X; "seconds" since the start of training.
+        Per update: "wasserstein", the transport cost of its points and rows, debiased or not, of
+        a squared cost the root; with the common scaling and a cost that is not learned in units of
+        X. "seconds" since the start of training.
     potentials_ : ndarray of shape (n_points,) or (n_critics, n_points)
         The potentials of the points of the last update; with the shared coupling one for all
         critics.
@@ -149,15 +158,15 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
     >>> model = WassersteinGenerator(max_iter=200, random_state=0).fit(X)
     >>> model.sample(3, random_state=0).shape
     (3, 4)
-    >>> model.score(X) > -1
+    >>> model.score(X) > -0.1
     True
     """
 
     _parameter_constraints: dict = {
         "latent_dim": [Interval(Integral, 1, None, closed="left")],
         "n_critics": [Interval(Integral, 1, None, closed="left")],
-        "cost": [StrOptions({"auto", "euclidean", "learned"})],
-        "coupling": [StrOptions({"shared", "separate"})],
+        "cost": [StrOptions({"auto", "euclidean", "squared", "learned"})],
+        "coupling": [StrOptions({"auto", "shared", "separate"})],
         "debias": ["boolean", StrOptions({"auto"})],
         "n_critic_steps": [Interval(Integral, 1, None, closed="left")],
         "n_potential_steps": [Interval(Integral, 0, None, closed="left")],
@@ -165,7 +174,7 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
         "critic_module": [callable, None],
         "scaling": [StrOptions({"auto", "common", "columns"})],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "batch_size": [Interval(Integral, 2, None, closed="left")],
+        "batch_size": [Interval(Integral, 2, None, closed="left"), StrOptions({"auto"})],
         "lr": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
         "n_jobs": [Integral, None],
         "client": "no_validation",
@@ -184,9 +193,9 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
     def __init__(
         self,
         latent_dim: int = 32,
-        n_critics: int = 4,
+        n_critics: int = 1,
         cost: str = "auto",
-        coupling: str = "shared",
+        coupling: str = "auto",
         debias: bool | str = "auto",
         n_critic_steps: int = 1,
         n_potential_steps: int = 5,
@@ -194,7 +203,7 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
         critic_module: Callable[..., Any] | None = None,
         scaling: str = "auto",
         max_iter: int = 1500,
-        batch_size: int = 64,
+        batch_size: int | str = "auto",
         lr: float | str = "auto",
         n_jobs: int | None = None,
         client: Any = None,
@@ -240,10 +249,11 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
         given = X
         X = validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=2)
         check_scale(X)
-        plan = self._make_plan(len(X), int(check_random_state(self.random_state).randint(2**31)))
-        self._dtype, self._seed = X.dtype, plan.seed
+        seed = int(check_random_state(self.random_state).randint(2**31))
+        self._dtype, self._seed = X.dtype, seed
         self._columns = learn_columns(X, self.scaling)
-        rows = np.random.default_rng(plan.seed).permutation(self._columns.encode(X))
+        rows = np.random.default_rng(seed).permutation(self._columns.encode(X))
+        plan = self._make_plan(rows, seed)
         settings = self._critic_settings(plan)
         shards = np.array_split(rows, self.n_critics)
         given_to_each = [(number, shard, settings) for number, shard in enumerate(shards)]
@@ -259,7 +269,8 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
                 return progress.step(lambda: {"generator_": network()}, distance=value)
 
             with critics:
-                trained = train(generator, critics, plan, progress.begin, report)
+                project = self._columns.project
+                trained = train(generator, critics, plan, project, progress.begin, report)
             self.n_iter_ = len(trained.history["seconds"])
             if trained.error is not None:
                 warn_not_finite(trained.error, self.n_iter_, "update", plan.lr, stacklevel=5)
@@ -273,41 +284,57 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
             self._check_spread(rows, plan)
         return self
 
-    def _make_plan(self, n_rows, seed):
+    def _make_plan(self, rows, seed):
         """Check parameters against each other, and return them with "auto" resolved."""
-        learned = self.cost == "learned" or (self.cost == "auto" and self.critic_module is not None)
+        n_rows = len(rows)
+        cost = self.cost
+        if cost == "auto":
+            cost = "euclidean" if self.critic_module is None else "learned"
+        debias = cost != "squared" if self.debias == "auto" else bool(self.debias)
+        if debias and cost == "squared":
+            raise ValueError(
+                "debias=True with cost='squared' sees little but the means of the columns, so that "
+                "the spread of the samples runs away: use cost='euclidean', or debias=False."
+            )
+        coupling = self.coupling
+        if coupling == "auto":
+            coupling = "separate" if debias and cost == "euclidean" else "shared"
+        learned = cost == "learned"
         for name, default, is_used, other in (
             ("critic_module", None, learned, "cost='learned'"),
             ("n_critic_steps", 1, learned, "cost='learned'"),
-            ("n_potential_steps", 5, self.coupling == "shared", "coupling='shared'"),
+            ("n_potential_steps", 5, coupling == "shared", "coupling='shared'"),
         ):
             if not is_used and getattr(self, name) != default:
                 raise ValueError(
                     f"{name}={getattr(self, name)!r} has no effect with cost={self.cost!r} and "
                     f"coupling={self.coupling!r}: leave it at {default!r}, or give {other}."
                 )
-        debias = learned if self.debias == "auto" else bool(self.debias)
         n_least = 2 if debias else 1
         if self.n_critics * n_least > n_rows:
             raise ValueError(
                 f"n_critics={self.n_critics} critics need {n_least} of the rows of X each, but X "
                 f"has {n_rows}: give fewer critics."
             )
-        if self.batch_size > max(n_rows, _FEW_ROWS):
+        batch_size = _BATCH_SIZE[cost] if self.batch_size == "auto" else int(self.batch_size)
+        if batch_size > max(n_rows, _FEW_ROWS):
             raise ValueError(
-                f"batch_size={self.batch_size} is more than the {n_rows} rows of X: give at most "
+                f"batch_size={batch_size} is more than the {n_rows} rows of X: give at most "
                 f"{max(n_rows, _FEW_ROWS)}."
             )
-        n_points = self.batch_size if learned else _POINTS_PER_ROW * self.batch_size
+        n_points = _POINTS_PER_ROW * batch_size if cost == "squared" else batch_size
         if debias:
-            n_points = min(self.batch_size, n_rows // self.n_critics)
-        is_shared = self.coupling == "shared" and self.n_critics > 1
+            n_points = min(batch_size, n_rows // self.n_critics)
+        is_shared = coupling == "shared" and self.n_critics > 1
         return TrainingPlan(
             learned=learned,
+            power=2 if cost == "squared" else 1,
             debias=debias,
-            lr=_LR[learned] if self.lr == "auto" else float(self.lr),
-            n_points=int(n_points),  # True is a number, too
-            latent_dim=int(self.latent_dim),
+            spread=column_spread(rows),
+            lr=_LR[cost] if self.lr == "auto" else float(self.lr),
+            batch_size=batch_size,
+            n_points=n_points,
+            latent_dim=int(self.latent_dim),  # True is a number, too
             n_critic_steps=int(self.n_critic_steps),
             n_potential_steps=self.n_potential_steps if is_shared else None,
             max_iter=self.max_iter,
@@ -321,7 +348,7 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
             sizes = {"n_features": self.n_features_in_}
             make = functools.partial(make_network, maker, "critic_module", **sizes)
         lr = _CRITIC_LR_FACTOR * plan.lr
-        return CriticSettings(make, plan.debias, self.batch_size, lr, plan.seed)
+        return CriticSettings(make, plan.power, plan.debias, plan.batch_size, lr, plan.seed)
 
     def _make_generator(self, settings, seed):
         """Return a new generator, after a forward pass of both kinds of networks."""
@@ -341,9 +368,10 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
         ]
         self.critics_ = [fix_weights(network) for network in networks if network is not None]
         self.history_ = trained.history
-        if not plan.learned:  # a squared distance
-            values = np.maximum(self.history_["wasserstein"], 0)
-            self.history_["wasserstein"] = (np.sqrt(values) * self._columns.unit).tolist()
+        if not plan.learned:
+            values = np.array(self.history_["wasserstein"])
+            values = values if plan.power == 1 else np.sqrt(np.maximum(values, 0))
+            self.history_["wasserstein"] = (values * self._columns.unit).tolist()
         potentials = [part.potentials for part in trained.parts]
         is_shared = plan.n_potential_steps is not None
         self.potentials_ = potentials[0] if is_shared else np.stack(potentials)
@@ -363,7 +391,7 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
     def _check_spread(self, rows, plan):
         """Warn of samples that spread more or less than the rows."""
         samples = self._draw(_N_COLLAPSE_SAMPLES, np.random.RandomState(plan.seed))
-        samples = self._columns.encode(self._columns.decode(samples))
+        samples = self._columns.project(samples)
         if not np.isfinite(samples).all():
             message = (
                 f"the generator's samples are not all finite: try a smaller lr than {plan.lr}."
@@ -376,11 +404,11 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
         problem = "'s samples spread too much" if spread > expected else "'s samples are too alike"
         if spread < _COLLAPSED * expected:
             problem = " collapsed: its samples are all equal, or nearly so"
-        more = "" if plan.debias else ", debias=True"
+        more = "" if plan.debias else ", cost='euclidean' with debias=True"
         message = (
             f"the generator{problem}. Their columns vary by {spread:.2g} and those of X by "
             f"{expected:.2g}, scaled. Try max_iter above {self.n_iter_}, a smaller lr than "
-            f"{plan.lr}, a batch_size above {self.batch_size}{more}, or another module."
+            f"{plan.lr}, a batch_size above {plan.batch_size}{more}, or another module."
         )
         warnings.warn(message, ConvergenceWarning, stacklevel=5)
 
@@ -428,7 +456,7 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
         return rows
 
     def score(self, X: MatrixLike, y: None = None) -> float:
-        """Return the negative distance of rows to as many samples, in the units of X.
+        """Return the negative energy distance of rows to as many samples.
 
         Parameters
         ----------
@@ -440,9 +468,12 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
         Returns
         -------
         score : float
-            The higher the better, 0 at most: the exact 2-Wasserstein distance, times -1. The
-            samples are the same in every call.
+            The higher the better, about 0 for samples like the rows: the unbiased energy distance
+            of scaled rows, times -1. The samples are the same in every call.
         """
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
-        return -wasserstein_distance(X, self.sample(len(X), random_state=self._seed))
+        X = validate_data(
+            self, X, dtype=[np.float64, np.float32], reset=False, ensure_min_samples=2
+        )
+        samples = self.sample(len(X), random_state=self._seed)
+        return -energy_distance(self._columns.encode(X), self._columns.encode(samples))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -11,25 +12,24 @@ from torch.nn.utils import parametrizations, parametrize
 
 from ..utils._fit import copy_part
 
-_FEATURES = 64
-_BETAS = (0.5, 0.9)
+_FEATURES, _WIDTH = 64, 256
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d)
 
 
 def mlp_generator(latent_dim: int, n_features: int) -> nn.Module:
-    """Return the default generator: two hidden layers."""
-    return _mlp(latent_dim, n_features, n_features, nn.ReLU())
+    """Return the default generator: three hidden layers."""
+    return _mlp(latent_dim, n_features, max(_WIDTH, n_features), 3, nn.SiLU())
 
 
 def mlp_critic(n_features: int) -> nn.Module:
     """Return the default critic: two hidden layers, then the features that are compared."""
-    return _mlp(n_features, _FEATURES, n_features, nn.LeakyReLU(0.2))
+    return _mlp(n_features, _FEATURES, max(64, 4 * n_features), 2, nn.LeakyReLU(0.2))
 
 
-def _mlp(n_inputs, n_outputs, n_features, activation):
-    width = min(512, max(64, 4 * n_features))
-    hidden = [nn.Linear(n_inputs, width), activation, nn.Linear(width, width), activation]
-    return nn.Sequential(*hidden, nn.Linear(width, n_outputs))
+def _mlp(n_inputs, n_outputs, width, n_hidden, activation):
+    sizes = [n_inputs] + n_hidden * [min(512, width)]
+    hidden = [part for pair in pairwise(sizes) for part in (nn.Linear(*pair), activation)]
+    return nn.Sequential(*hidden, nn.Linear(sizes[-1], n_outputs))
 
 
 def make_network(maker: Any, name: str, **sizes: int) -> nn.Module:
@@ -113,8 +113,9 @@ def fix_weights(network: nn.Module) -> nn.Module:
     return network.eval()
 
 
-def make_optimizer(network: nn.Module, lr: float, maximize: bool = False) -> torch.optim.Optimizer:
-    """Return fused Adam with small betas, which suit adversarial training."""
-    return torch.optim.Adam(
-        network.parameters(), lr=lr, betas=_BETAS, maximize=maximize, fused=True
-    )
+def make_optimizer(
+    network: nn.Module, lr: float, maximize: bool = False, is_game: bool = True
+) -> torch.optim.Optimizer:
+    """Return fused Adam; both betas are small where two networks are trained against each other."""
+    betas = (0.5, 0.9 if is_game else 0.99)
+    return torch.optim.Adam(network.parameters(), lr=lr, betas=betas, maximize=maximize, fused=True)

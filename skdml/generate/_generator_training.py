@@ -16,12 +16,14 @@ from torch import nn
 from .._actors import Actors
 from ..utils._fit import record
 from ..utils._torch import NotFinite, average_weights, has_finite_weights, seeded_torch
-from ._critics import Part
+from ._critics import Part, own_term
 from ._generator_networks import make_optimizer
 from ._potentials import ascend
 
-# Critics send a checkpoint after so many updates.
+# Critics send a checkpoint after so many updates, and the points' spread is looked at.
 _CHECKPOINT_EVERY = 50
+# Points that spread so many times as much as the rows come from a training that diverges.
+_MAX_SPREAD = 3.0
 
 
 @dataclass(frozen=True)
@@ -32,10 +34,16 @@ class TrainingPlan:
     ----------
     learned : bool
         Whether critics have networks.
+    power : int
+        A move costs its length to this power.
     debias : bool
         Whether the cost of rows to rows and of points to points is taken off.
+    spread : float
+        The mean standard deviation of a column of the rows.
     lr : float
-        The learning rate of the generator.
+        The learning rate of the generator; without networks of critics it falls along a cosine.
+    batch_size : int
+        Rows of each critic in an update.
     n_points, latent_dim : int
         Generated points of an update, and columns of their latent vectors.
     n_critic_steps : int
@@ -49,8 +57,11 @@ class TrainingPlan:
     """
 
     learned: bool
+    power: int
     debias: bool
+    spread: float
     lr: float
+    batch_size: int
     n_points: int
     latent_dim: int
     n_critic_steps: int
@@ -78,10 +89,49 @@ class Trained:
     error: NotFinite | None = None
 
 
+class Diverged(NotFinite):
+    """Generated points spread much more than the rows, and ever more."""
+
+
+class _Spread:
+    """Looks at the spread of points now and then, and keeps weights from before it ran away.
+
+    Parameters
+    ----------
+    expected : float
+        That of the rows.
+    weights : callable
+        Returns a copy of the weights.
+    """
+
+    def __init__(self, expected: float, weights: Callable[[], dict[str, torch.Tensor]]) -> None:
+        self._limit, self._weights = _MAX_SPREAD * expected, weights
+        self._last = np.inf
+        self.kept, self.n_kept = weights(), 0
+
+    def look(self, points: NDArray, update: int) -> None:
+        """Raise an error if the points spread too much, and more than the last time."""
+        spread = column_spread(points)
+        if self._limit and spread > max(self._limit, self._last):
+            raise Diverged(
+                f"training diverged: in update {update} the points spread "
+                f"{_MAX_SPREAD * spread / self._limit:.2g} times as much as the rows"
+            )
+        if spread <= self._limit:
+            self.kept, self.n_kept = self._weights(), update
+        self._last = spread
+
+
+def column_spread(X: NDArray) -> float:
+    """Return the mean standard deviation of a column."""
+    return float(X.std(axis=0).mean())
+
+
 def train(
     generator: nn.Module,
     critics: Actors,
     plan: TrainingPlan,
+    project: Callable[[NDArray], NDArray],
     begin: Callable[[], None],
     report: Callable[[float, Callable[[], nn.Module]], Any],
 ) -> Trained:
@@ -99,6 +149,8 @@ def train(
         The critics.
     plan : TrainingPlan
         The parameters.
+    project : callable
+        Moves points to values that their columns can have.
     begin : callable
         Called before each update.
     report : callable
@@ -111,8 +163,9 @@ def train(
         History and last update.
     """
     trained, start = Trained(), time.perf_counter()
-    optimizer = make_optimizer(generator, plan.lr)
+    optimizer = make_optimizer(generator, plan.lr, is_game=plan.learned)
     average = average_weights(generator)
+    spread = _Spread(plan.spread, lambda: copy.deepcopy(average.module.state_dict()))
     latents = np.random.default_rng([plan.seed, 0])
     generator.train()
     try:
@@ -124,14 +177,21 @@ def train(
                 with torch.no_grad():
                     points = [generator(z) for z in Z[:-1]]
                 output = generator(Z[-1])
-            batches = torch.stack([*points, output.detach()]).numpy()
+            # Critics see what users get; the gradient passes through as if it were the output.
+            batches = project(torch.stack([*points, output.detach()]).numpy())
             if not np.isfinite(batches).all():
                 raise NotFinite(f"the points were not finite in update {update}")
             parts = ask_critics(critics, update, batches, plan.n_potential_steps)
             gradient = np.mean([part.gradient for part in parts], axis=0)
             value = float(np.mean([part.value for part in parts]))
+            if plan.debias and not plan.learned:
+                own_gradient, own_value = own_term(batches[-1].astype(np.float64), plan.power)
+                gradient, value = gradient + own_gradient.astype(np.float32), value + own_value
             if not (np.isfinite(gradient).all() and np.isfinite(value)):
                 raise NotFinite(f"the transport cost was not finite in update {update}")
+            if not plan.learned:
+                angle = np.pi * (update - 1) / plan.max_iter
+                optimizer.param_groups[0]["lr"] = plan.lr * 0.5 * (1 + np.cos(angle))
             optimizer.zero_grad()
             output.backward(torch.from_numpy(gradient))
             optimizer.step()
@@ -144,6 +204,13 @@ def train(
                 break
             if update % _CHECKPOINT_EVERY == 0:
                 critics.save()
+                spread.look(batches[-1], update)
+    except Diverged as error:
+        trained.error = error
+        average.module.load_state_dict(spread.kept)
+        trained.history = {
+            name: values[: spread.n_kept] for name, values in trained.history.items()
+        }
     except NotFinite as error:
         trained.error = error
     critics.save()

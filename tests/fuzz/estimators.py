@@ -371,13 +371,13 @@ def generator(rng, folder):
     choices = {
         "latent_dim": [1, 4],
         "n_critics": [1, 2, 4],
-        "cost": ["auto", "euclidean", "learned"],
-        "coupling": ["shared", "separate"],
+        "cost": ["auto", "euclidean", "squared", "learned"],
+        "coupling": ["auto", "shared", "separate"],
         "debias": [True, False, "auto"],
         "n_critic_steps": [1, 2],
         "n_potential_steps": [0, 1, 5],
         "scaling": ["auto", "common", "columns"],
-        "batch_size": [2, 8, 64],
+        "batch_size": ["auto", 2, 8, 64],
         "lr": ["auto", 0.01],
         "n_jobs": [None, 1],
     }

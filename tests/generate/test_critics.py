@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from skdml.generate._critics import Critic, CriticSettings  # noqa: E402
+from skdml.generate._critics import Critic, CriticSettings, own_term  # noqa: E402
 from skdml.generate._generator_networks import (  # noqa: E402
     bound_slopes,
     fix_weights,
@@ -24,9 +24,9 @@ N_ROWS, N_POINTS = 8, 6
 learned = functools.partial(mlp_critic, 3)
 
 
-def make_critic(maker=None, debias=False, n_rows=N_ROWS, batch_size=N_ROWS, **others):
+def make_critic(maker=None, debias=False, n_rows=N_ROWS, batch_size=N_ROWS, power=1, **others):
     rows = np.random.default_rng(0).standard_normal((n_rows, 3)).astype(np.float32)
-    settings = CriticSettings(maker, debias, batch_size, 1e-3, seed=3)
+    settings = CriticSettings(maker, power, debias, batch_size, 1e-3, seed=3)
     return Critic(1, rows, settings, **others)
 
 
@@ -42,23 +42,40 @@ def distance(A, B, power):
 
 def objective(critic, rows, points):
     """The objective of the batch of an update, the slow way."""
-    power = 2
+    power = critic.settings.power
     if critic.network is not None:
         with torch.no_grad():
             features = critic.network.eval()(torch.cat([rows, points]))
         critic.network.train()
-        rows, points, power = features[: len(rows)], features[len(rows) :], 1
+        rows, points = features[: len(rows)], features[len(rows) :]
     if not critic.settings.debias:
         return distance(rows, points, power)
     R, G = (rows[: len(rows) // 2], rows[len(rows) // 2 :]), (points[:3], points[3:])
     crossed = distance(R[0], G[0], power) + distance(R[1], G[1], power)
+    if critic.network is None:  # of rows to rows a mean of many batches; the rest is `own_term`
+        return critic._own_value + crossed / 2
     return (crossed - distance(*R, power) - distance(*G, power)) / 2
 
 
-@pytest.mark.parametrize("debias", [False, True])
-@pytest.mark.parametrize("maker", [None, learned])
-def test_value_and_gradient_by_the_points_are_those_of_the_objective(maker, debias, points):
-    critic = make_critic(maker, debias)
+def slopes_of(function, batch, step=1e-3):
+    """Return central differences of a function of the points."""
+    slopes = np.zeros(batch.shape)
+    for place in np.ndindex(*batch.shape):
+        ends = []
+        for sign in (1, -1):
+            moved = batch.clone()
+            moved[place] += sign * step
+            ends.append(function(moved))
+        slopes[place] = (ends[0] - ends[1]) / (2 * step)
+    return slopes
+
+
+@pytest.mark.parametrize(
+    ("maker", "debias", "power"),
+    [(None, False, 1), (None, False, 2), (None, True, 1), (learned, False, 1), (learned, True, 1)],
+)
+def test_value_and_gradient_by_the_points_are_those_of_the_objective(maker, debias, power, points):
+    critic = make_critic(maker, debias, power=power)
     if critic.network is not None:
         for _ in range(100):  # until the power iterations of the spectral norms are at rest
             critic.network(torch.from_numpy(critic.rows))
@@ -66,22 +83,39 @@ def test_value_and_gradient_by_the_points_are_those_of_the_objective(maker, debi
     rows = torch.from_numpy(critic._draw(critic._seed(1, 0)))
     batch = torch.from_numpy(points[0])
     expected = objective(critic, rows, batch)
-    slopes, step = np.zeros((N_POINTS, 3)), 1e-3
-    for place in np.ndindex(N_POINTS, 3):
-        ends = []
-        for sign in (1, -1):
-            moved = batch.clone()
-            moved[place] += sign * step
-            ends.append(objective(critic, rows, moved))
-        slopes[place] = (ends[0] - ends[1]) / (2 * step)
+    slopes = slopes_of(lambda moved: objective(critic, rows, moved), batch)
     part = critic.step(1, points)
     assert part.value == pytest.approx(expected, rel=1e-3)
     np.testing.assert_allclose(part.gradient, slopes, atol=0.02 * np.abs(slopes).max())
     np.testing.assert_allclose(part.masses, 1, rtol=1e-5)
 
 
+@pytest.mark.parametrize("power", [1, 2])
+def test_the_points_own_term_and_its_gradient(power):
+    batch = torch.from_numpy(np.random.default_rng(2).standard_normal((N_POINTS, 3)))
+
+    def value(points):
+        return -distance(points[:3], points[3:], power) / 2
+
+    gradient, found = own_term(batch.numpy(), power)
+    assert found == pytest.approx(value(batch))
+    np.testing.assert_allclose(gradient, slopes_of(value, batch), atol=1e-4)
+
+
+def test_the_rows_own_term_is_that_of_independent_batches():
+    critic = make_critic(debias=True, n_rows=400, batch_size=16)
+    rng = np.random.default_rng(0)
+    expected = []
+    for _ in range(200):
+        rows = torch.from_numpy(rng.choice(critic.rows, 16, replace=False))
+        expected.append(distance(rows[:8], rows[8:], 1))
+    error = np.std(expected) / np.sqrt(8)
+    assert critic._own_value == pytest.approx(-np.mean(expected) / 2, abs=2.5 * error)
+    assert make_critic(debias=False)._own_value == 0
+
+
 def test_shared_potentials_give_cells_and_the_dual_value(points):
-    critic = make_critic()
+    critic = make_critic(power=2)
     own = critic.start(1, points)
     potentials = (own + 0.3 * np.arange(N_POINTS)).astype(np.float32)
     masses = critic.masses(potentials)
