@@ -1,4 +1,4 @@
-"""Weights of rows in the learners that train by steps: absence, equal weights, direction, errors."""
+"""Weights of rows in learners that train by steps: absence, equal weights, direction, errors."""
 
 import warnings
 
@@ -126,7 +126,7 @@ def test_embedder_trusts_the_heavy_half(data):
 
 
 def test_embedder_weighs_pairs_and_triplets(data):
-    X, y = data
+    X, _ = data
     pairs = np.array([[0, 1], [0, 30], [2, 3], [2, 40], [5, 6], [5, 50]])
     labels = np.array([1, -1] * 3)
     weights = np.ones(len(X))
@@ -208,7 +208,7 @@ def test_weights_are_routed(cls, data):
     with config_context(enable_metadata_routing=True), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = cls(**QUICK[cls], random_state=0).set_fit_request(sample_weight=True)
-        knn = KNeighborsClassifier(1).set_score_request(sample_weight=False)
+        knn = KNeighborsClassifier(1).set_score_request(sample_weight=True)
         pipe = make_pipeline(StandardScaler().set_fit_request(sample_weight=False), model, knn)
         pipe.fit(X, y, sample_weight=weights)
         alone = cls(**QUICK[cls], random_state=0)
@@ -232,6 +232,8 @@ def test_equal_rows_are_one_row_in_order():
 
 def test_draws_are_in_proportion():
     rng, weights = np.random.default_rng(0), np.array([3.0, 1.0, 0.5, 0.5])
-    assert_array_equal(np.bincount(draw_weighted(weights, 10, rng), minlength=4)[:2] >= [6, 2], True)
+    assert_array_equal(
+        np.bincount(draw_weighted(weights, 10, rng), minlength=4)[:2] >= [6, 2], True
+    )
     counts = sum(np.bincount(draw_weighted(weights, 2, rng), minlength=4) for _ in range(4000))
     np.testing.assert_allclose(counts / 8000, weights / 5, atol=0.02)

@@ -327,7 +327,7 @@ class DeepMetricEmbedder(
             self.classes_, codes = encode_labels(y, len(X), type(self).__name__)
         else:
             self._check_tuple_params()
-            weights, shares = None, sample_weight
+            weights, shares = None, None
             if sample_weight is not None:
                 shares = check_weights(sample_weight, "sample_weight", len(X))
             codes = check_tuples(

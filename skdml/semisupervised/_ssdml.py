@@ -456,7 +456,7 @@ class SSDMLEmbedder(
         return recall_at_k(embeddings[labelled], codes, k=1)
 
 
-def without_label(names: NDArray, unknown: NDArray) -> NDArray:
+def without_label(names: NDArray, unknown: Any) -> NDArray:
     """Return labels with -1, or None beside labels that are no numbers, where they are unknown."""
     if unknown.any():
         if names.dtype.kind not in "iuf":
