@@ -237,3 +237,14 @@ def test_draws_are_in_proportion():
     )
     counts = sum(np.bincount(draw_weighted(weights, 2, rng), minlength=4) for _ in range(4000))
     np.testing.assert_allclose(counts / 8000, weights / 5, atol=0.02)
+
+
+def test_ranks_draw_by_weights(data):
+    X, y = data
+    weights = np.where(np.arange(len(X)) % 2, 0.01, 1.0)
+    settings = {"max_epochs": 1, "n_components": 4, "classes_per_batch": 3, "random_state": 0}
+    embedded = [
+        DeepMetricEmbedder("mlp", n_workers=2, **settings).fit(X, y, sample_weight=w).transform(X)
+        for w in (weights, None)
+    ]
+    assert not np.allclose(*embedded, atol=1e-3)
