@@ -1,6 +1,7 @@
 """Weights of rows in learners that train by steps: absence, equal weights, direction, errors."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from skdml import AsymmetricMetricClassifier, NeighborhoodGerrymandering
+from skdml.asymmetric._asymmetric_solver import Problem, check_costs, compare
+from skdml.asymmetric._maps import LinearMaps
 from skdml.utils._supervision import draw_weighted, places_of_rows, weighted_rows
 
 pytest.importorskip("torch")
@@ -112,6 +115,25 @@ def test_gerrymandering_trusts_the_heavy_half():
         A = model.get_mahalanobis_matrix()
         ratios.append(A[0, 0] / A[1, 1])
     assert ratios[0] > 1.05 * ratios[1]
+
+
+def test_weights_multiply_losses_and_gradients_of_queries():
+    rng = np.random.default_rng(0)
+    X, y, weights = rng.normal(size=(20, 2)), np.arange(20) % 2, 0.5 + np.arange(20) % 2
+    nobody = np.zeros(20, dtype=bool)
+    problem = Problem(X, y, X, y, True, nobody, check_costs(None, 2), 3, weights=weights)
+    plain = replace(problem, weights=None)
+    maps = LinearMaps(np.eye(2), np.eye(2), symmetric=True)
+    found, expected = (each.search(maps, np.random.default_rng(0)) for each in (problem, plain))
+    numbers = np.arange(5, 15)
+    weighted, once = (
+        compare(maps, each, numbers, expected.candidates[numbers]) for each in (problem, plain)
+    )
+    shares = once.pairs.weight * weights[numbers[once.pairs.query]]
+    np.testing.assert_allclose(weighted.pairs.weight, shares)
+    every = compare(maps, plain, np.arange(20), expected.candidates).loss
+    assert expected.loss == pytest.approx(every.sum())
+    assert found.loss == pytest.approx(weights @ every)
 
 
 def test_embedder_trusts_the_heavy_half(data):
@@ -226,6 +248,10 @@ def test_equal_rows_are_one_row_in_order():
     assert weights is None
     rows, weights = weighted_rows(X, np.array([0, 1, 0]), [0.5, 0.0, 1.5])
     assert sorted(zip(rows, weights, strict=True)) == [(0, 0.5), (2, 1.5)]
+    dense, codes = np.array([[1.0], [1.0], [1.0], [2.0]]), np.array([0, 0, 0, 1])
+    assert_array_equal(
+        weighted_rows(dense, codes, np.full(4, 0.1))[1], weighted_rows(dense, codes, None)[1]
+    )
     places = places_of_rows(np.repeat(X, 2, axis=0), np.repeat([0, 1, 0], 2), np.array([4, 0]))
     assert_array_equal(places, [1, 1, -1, -1, 0, 0])
 
