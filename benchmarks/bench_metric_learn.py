@@ -83,7 +83,7 @@ def rca(options):
     cases = [
         (
             f"breast cancer, {text}",
-            lambda n=n: RCA(n_components=n, shrinkage=0).fit(X, chunks=chunks),
+            lambda n=n: RCA(n_components=n, shrinkage=0, strength=1).fit(X, chunks=chunks),
             peer_side("RCA", X, chunks, n_components=n),
             lambda L: L.T @ L,
         )
@@ -97,10 +97,10 @@ def lfda(options):
     X = StandardScaler().fit_transform(X)
     cases = []
     for kind in ("plain", "orthonormalized", "weighted"):
-        model = LFDA(5, 7, kind, shrinkage=0)
+        model = LFDA(5, 7, kind, shrinkage=0, strength=1)
         # metric-learn adds the scatter inside of classes where the paper subtracts it: its
         # eigenvalues are larger by 2, and its directions the same.
-        eigenvalues = LFDA(5, 7, shrinkage=0).fit(X, y).eigenvalues_
+        eigenvalues = LFDA(5, 7, shrinkage=0, strength=1).fit(X, y).eigenvalues_
         factors = eigenvalues / (eigenvalues + 2) if kind == "weighted" else np.ones(5)
         inputs = {"X": X, "y": y, "n_components": 5, "k": 7, "embedding_type": kind}
         cases.append(

@@ -27,7 +27,7 @@ from ._asymmetric_solver import (
     Problem,
     check_costs,
     check_feasible,
-    check_neighbors,
+    find_voters,
     hold_out,
     train,
 )
@@ -64,7 +64,8 @@ class AsymmetricMetricClassifier(
     Parameters
     ----------
     n_neighbors : int, default=5
-        k, the number of neighbours that vote, in training and in `predict`.
+        k, the number of neighbours that vote, in training and in `predict`. Equal rows of a class
+        are one row: fewer vote where every class has fewer distinct rows.
     n_components : int, default=None
         Rows of U and V, the columns of what `transform` returns; None takes as many as `init`
         has.
@@ -196,6 +197,7 @@ class AsymmetricMetricClassifier(
     query_mean_: NDArray
     database_mean_: NDArray
     _neighbors: KNeighborsClassifier
+    _votes: NDArray | None
     query_module_: Module
     database_module_: Module
     history_: dict[str, list[float]]
@@ -205,7 +207,9 @@ class AsymmetricMetricClassifier(
 
     if TYPE_CHECKING:  # scikit-learn makes these from the signatures, for metadata routing
 
-        def set_fit_request(self, *, X_query: Request = None, y_query: Request = None) -> Self: ...
+        def set_fit_request(
+            self, *, X_query: Request = None, y_query: Request = None, sample_weight: Request = None
+        ) -> Self: ...
         def set_score_request(self, *, sample_weight: Request = None) -> Self: ...
 
     def __init__(
@@ -258,6 +262,7 @@ class AsymmetricMetricClassifier(
         *,
         X_query: MatrixLike | None = None,
         y_query: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
     ) -> Self:
         """Learn the two maps.
 
@@ -272,6 +277,10 @@ class AsymmetricMetricClassifier(
             them, each database row is a query to the others.
         y_query : array-like of shape (n_queries,), default=None
             Their classes, among those of y.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the rows of X; a weight of 0 is the same as no row. A row's vote in
+            `predict` counts so much, and, where it is a training query, its loss; in training,
+            all neighbours have one vote.
 
         Returns
         -------
@@ -279,7 +288,7 @@ class AsymmetricMetricClassifier(
             The fitted estimator.
         """
         rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
-        problem = self._check_problem(X, y, X_query, y_query, rng)
+        problem = self._check_problem(X, y, X_query, y_query, sample_weight, rng)
         with_modules = check_modules(self.query_module, self.database_module, self.symmetric)
         for name in _OF_A_KIND:
             self.__dict__.pop(f"query_{name}", None)
@@ -296,7 +305,7 @@ class AsymmetricMetricClassifier(
             self.n_infeasible_ = training.n_infeasible
         return self
 
-    def _check_problem(self, X, y, X_query, y_query, rng):
+    def _check_problem(self, X, y, X_query, y_query, sample_weight, rng):
         """Validate the input of `fit`."""
         name, hint = type(self).__name__, " Pass the class of each row of X."
         X = checks.as_dense(validate_rows(self, X, ensure_min_samples=2))
@@ -304,6 +313,15 @@ class AsymmetricMetricClassifier(
         checks.check_varies(X)
         checks.check_given(y, name, hint)
         self.classes_, codes = checks.encode_classes(y, len(X))
+        rows, weights, k = find_voters(X, codes, sample_weight, self.n_neighbors, self.n_candidates)
+        if len(rows) < len(X) or weights is not None:
+            X = X[rows]
+            checks.check_varies(X)
+            used, codes = np.unique(codes[rows], return_inverse=True)
+            self.classes_ = self.classes_[used]
+        self._votes = None
+        if weights is not None:
+            self._votes = weights[:, None] * np.eye(len(self.classes_))[codes]
         if X_query is None:
             if y_query is not None:
                 raise ValueError("y_query was given without X_query: pass both.")
@@ -315,7 +333,6 @@ class AsymmetricMetricClassifier(
             query_codes = checks.encode_known(
                 y_query, self.classes_, len(queries), "y_query", "X_query"
             )
-        check_neighbors(self.n_neighbors, self.n_candidates, codes)
         rows = queries, query_codes, X, codes
         params = "C", "n_candidates", "max_iter", "tol", "n_jobs"
         return Problem(
@@ -323,7 +340,8 @@ class AsymmetricMetricClassifier(
             same_rows=X_query is None,
             held_out=hold_out(query_codes, self.validation_fraction, rng),
             costs=check_costs(self.cost_matrix, len(self.classes_)),
-            n_neighbors=int(self.n_neighbors),
+            n_neighbors=k,
+            weights=weights if X_query is None else None,
             **{name: getattr(self, name) for name in params},
         )
 
@@ -351,7 +369,7 @@ class AsymmetricMetricClassifier(
                 "database_mean_": database_mean,
                 "query_components_": maps.U / unit,
                 "database_components_": V,
-                "_neighbors": self._index(X @ V.T, problem.labels),
+                "_neighbors": self._index(X @ V.T, problem),
             }
 
         training: Any = None
@@ -375,7 +393,7 @@ class AsymmetricMetricClassifier(
             return {
                 "query_module_": maps.query_module,
                 "database_module_": maps.database_module,
-                "_neighbors": self._index(maps.embed_database(problem.database), problem.labels),
+                "_neighbors": self._index(maps.embed_database(problem.database), problem),
             }
 
         maps = ModuleMaps(self.query_module, self.database_module)
@@ -386,9 +404,9 @@ class AsymmetricMetricClassifier(
             training = train(maps, problem, lr, rng, progress, attributes, n_free=n_free)
         return training, attributes(training.maps)
 
-    def _index(self, coordinates, labels):
-        neighbors = KNeighborsClassifier(int(self.n_neighbors), n_jobs=self.n_jobs)
-        return neighbors.fit(coordinates, labels)
+    def _index(self, coordinates, problem):
+        neighbors = KNeighborsClassifier(problem.n_neighbors, n_jobs=self.n_jobs)
+        return neighbors.fit(coordinates, problem.labels)
 
     @property
     def _n_features_out(self):
@@ -492,7 +510,10 @@ class AsymmetricMetricClassifier(
             In the order of `classes_`.
         """
         Z = self._embed(X, "query")
-        return self._neighbors.predict_proba(Z)
+        if self._votes is None:
+            return self._neighbors.predict_proba(Z)
+        votes = self._votes[self._neighbors.kneighbors(Z, return_distance=False)].sum(axis=1)
+        return votes / votes.sum(axis=1, keepdims=True)
 
     def score(self, X: MatrixLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the share of queries whose class is predicted.

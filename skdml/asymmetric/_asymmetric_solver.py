@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from sklearn.utils import gen_batches
 
 from ..utils._fit import Progress, record
-from ..utils.validation import check_named_array
+from ..utils._supervision import weighted_rows
+from ..utils.validation import check_named_array, encode_several
 from ._maps import Pairs
 from ._neighbor_sets import NO_ROW, find_nearest, infer_sets, tabulate, vote_costs
 
@@ -66,6 +67,8 @@ class Problem:
     own_rows : ndarray of shape (n_queries,) or None, default=None
         With `same_rows`, the database row that each query is, where queries are only some of the
         rows; None where they are all, in the same order.
+    weights : ndarray of shape (n_queries,) or None, default=None
+        What the losses and the votes of queries count; None is 1 for each.
     """
 
     queries: NDArray
@@ -82,6 +85,11 @@ class Problem:
     tol: float = 1e-4
     n_jobs: int | None = None
     own_rows: NDArray | None = None
+    weights: NDArray | None = None
+
+    def __post_init__(self) -> None:
+        if self.weights is not None:  # so that C means the same with weights and without
+            self.weights = self.weights / self.weights[~self.held_out].mean()
 
     def search(self, maps: Any, rng: Generator) -> Search:
         """Find the nearest rows of all queries under the maps."""
@@ -104,12 +112,16 @@ class Problem:
             parts.append((nearest.candidates, sets.loss, sets.feasible, costs))
         candidates, loss, feasible, costs = map(np.concatenate, zip(*parts, strict=True))
         judges = self.held_out if self.held_out.any() else ~self.held_out
+        weights = None if self.weights is None else self.weights[judges]
+        if self.weights is not None:
+            loss = self.weights * loss
+        vote_cost, vote_error = mean_and_error(costs[judges], weights)
         return Search(
             candidates,
             loss=float(loss[~self.held_out].sum()),
             n_infeasible=int(np.count_nonzero(~feasible)),
-            vote_cost=float(costs[judges].mean()),
-            vote_error=float(costs[judges].std() / np.sqrt(np.count_nonzero(judges))),
+            vote_cost=vote_cost,
+            vote_error=vote_error,
         )
 
 
@@ -136,6 +148,15 @@ class Search:
     n_infeasible: int
     vote_cost: float
     vote_error: float
+
+
+def mean_and_error(values: NDArray, weights: NDArray | None) -> tuple[float, float]:
+    """Return the weighted mean of values, and its standard error."""
+    if weights is None:
+        return float(values.mean()), float(values.std() / np.sqrt(len(values)))
+    shares = weights / weights.sum()
+    mean = shares @ values
+    return float(mean), float(np.linalg.norm(shares * (values - mean)))
 
 
 def hold_out(labels: NDArray, fraction: float | None, rng: Generator) -> NDArray:
@@ -166,10 +187,35 @@ def check_costs(cost_matrix: Any, n_classes: int) -> NDArray:
     return costs
 
 
-def check_neighbors(n_neighbors: int, n_candidates: int, codes: NDArray) -> None:
-    """Check that a class can win a vote of so many neighbours."""
-    largest = int(np.bincount(codes).max())
-    if n_neighbors > largest:
+def find_voters(
+    X: NDArray, codes: NDArray, sample_weight: Any, n_neighbors: int, n_candidates: int
+) -> tuple[NDArray, NDArray | None, int]:
+    """Return the distinct rows that count, their weights, and how many of them vote.
+
+    Parameters
+    ----------
+    X : array or sparse matrix of shape (n_rows, n_features)
+        The rows.
+    codes : ndarray of shape (n_rows,)
+        Their classes, numbers from 0.
+    sample_weight : array-like of shape (n_rows,) or None
+        As `fit` was given it.
+    n_neighbors, n_candidates : int
+        The parameters.
+
+    Returns
+    -------
+    rows, weights : ndarray, ndarray or None
+        See `weighted_rows`.
+    n_neighbors : int
+        Fewer than were asked for where rows have weights or are equal, and every class has fewer
+        distinct ones.
+    """
+    rows, weights = weighted_rows(X, codes, sample_weight)
+    encode_several(codes[rows])
+    counted = codes if sample_weight is None else codes[np.asarray(sample_weight) > 0]
+    largest = int(np.bincount(counted).max())
+    if weights is None and n_neighbors > largest:
         raise ValueError(
             f"n_neighbors={n_neighbors} is larger than every class of y: the largest has {largest} "
             "rows. Choose fewer neighbours."
@@ -179,6 +225,9 @@ def check_neighbors(n_neighbors: int, n_candidates: int, codes: NDArray) -> None
             f"n_candidates={n_candidates} must be at least 4 * n_neighbors = {4 * n_neighbors}: "
             "a quarter of them are the nearest rows of other classes."
         )
+    if weights is not None or len(rows) < len(counted):
+        n_neighbors = min(n_neighbors, max(1, int(np.bincount(codes[rows]).max()) - 1))
+    return rows, weights, int(n_neighbors)
 
 
 def check_feasible(n_infeasible: int, problem: Problem) -> None:
@@ -233,7 +282,10 @@ def compare(maps: Any, problem: Problem, numbers: NDArray, candidates: NDArray) 
     weight -= nearest < sets.augmented[:, :, None]
     entry = np.nonzero(weight)
     n_feasible = max(1, np.count_nonzero(sets.feasible))
-    pairs = Pairs(entry[0], place[entry[0], columns[entry]], weight[entry] / n_feasible)
+    shares = weight[entry] / n_feasible
+    if problem.weights is not None:
+        shares = shares * problem.weights[numbers[entry[0]]]
+    pairs = Pairs(entry[0], place[entry[0], columns[entry]], shares)
     return Batch(queries, database, pairs, sets.loss)
 
 

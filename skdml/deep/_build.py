@@ -77,6 +77,8 @@ class Config:
         Seeds everything.
     distributed : Distributed or None
         How several processes train together.
+    weights : ndarray of shape (n_samples,) or None
+        Of the samples; None where all count alike.
     """
 
     module: Any
@@ -99,6 +101,7 @@ class Config:
     seed: int
     distributed: Any = None
     part_params: dict[str, Any] = field(default_factory=dict)
+    weights: NDArray | None = None
 
     def params_of(self, part: str) -> dict[str, Any]:
         """Return the parameters of a part, such as "module", as copies."""
@@ -229,12 +232,13 @@ def build_training(
 
         rows = select(train)
         labels = torch.from_numpy(np.unique(codes[train], return_inverse=True)[1])
-        batches = _build_batches(config, rows, labels, ranks)
+        weights = None if config.weights is None else config.weights[train]
+        batches = _build_batches(config, rows, labels, weights, ranks)
         held_out = None
         if validation is not None:
             held_out = HeldOut(select(validation), *_choose_score(config, codes[validation]))
         if config.is_adapter:
-            begin = partial(Adapter.begin, rows=rows, labels=labels)
+            begin = partial(Adapter.begin, rows=rows, labels=labels, weights=weights)
     watch = EpochCallback(progress, held_out, average, attributes, config.early_stopping, begin)
     net = build_net(config, watch, len(batches), ranks, **net_params)
     net.batches_ = batches
@@ -370,7 +374,7 @@ def _split_classes(config, codes, fraction):
     return np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
 
 
-def _build_batches(config, samples, labels, ranks):
+def _build_batches(config, samples, labels, weights, ranks):
     """Return the batches of one process, or of one of several ranks."""
     layout = config.classes_per_batch, config.samples_per_class
     source: Any = config.seed
@@ -385,7 +389,9 @@ def _build_batches(config, samples, labels, ranks):
     if config.coreset is not None:
         n_batches, every = math.ceil(config.coreset.fraction * n_batches), config.coreset.every
     rng, transform = np.random.default_rng(source), _build_transform(config)
-    return ClassBatches(samples, labels, *layout, rng, transform, classes, n_batches, every)
+    return ClassBatches(
+        samples, labels, *layout, rng, transform, classes, n_batches, every, weights=weights
+    )
 
 
 def _build_transform(config):

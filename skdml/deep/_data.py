@@ -19,7 +19,15 @@ from torch.nn import functional
 
 from ..utils._bases import BaseEstimator
 from ..utils._sklearn import validate_data
-from ..utils.validation import check_index_pairs, check_scale, check_varies, naming, varying_columns
+from ..utils._supervision import draw_weighted, weighted_rows
+from ..utils.validation import (
+    check_index_pairs,
+    check_scale,
+    check_varies,
+    naming,
+    refuse_if_too_large,
+    varying_columns,
+)
 
 # Batches of an epoch, at least: small data sets are gone through several times.
 MIN_BATCHES = 60
@@ -135,6 +143,26 @@ class SamplesMixin(BaseEstimator):
             if release is not None:
                 release()
 
+    def _choose_samples(self, X, codes, sample_weight):
+        """Return the samples that count, equal ones of a class once, and their weights.
+
+        None stands for all samples, in their order. Those of a file are not compared without
+        weights.
+        """
+        is_file = page_release(X) is not None
+        if is_file and sample_weight is None:
+            return None, None
+        rows, weights = weighted_rows(X, codes, sample_weight)
+        if len(rows) == len(X) and weights is None:
+            return None, None
+        if is_file:
+            refuse_if_too_large(
+                (len(rows), X.shape[1]),
+                "with sample_weight, X is read into memory",
+                "Make a file without the samples of weight 0.",
+            )
+        return rows, weights
+
     def _to_tensor(self, X):
         X = np.asarray(X, dtype=np.float32)
         with warnings.catch_warnings():  # nothing is written to it
@@ -238,7 +266,8 @@ class ClassBatches:
     Every pass goes through the classes in random order, then again, until the samples of one
     epoch are drawn. The samples of a class come in random order too and start over when they are
     used up, so that rare classes take part as often as frequent ones. A class with one sample
-    gives that one, as a negative for the others.
+    gives that one, as a negative for the others. With weights, the samples of a class are drawn as
+    often as their weights say, in each batch.
 
     Parameters
     ----------
@@ -261,6 +290,8 @@ class ClassBatches:
         Passes after which ``choose()`` is asked again for the rows to draw from.
     choose : callable, default=None
         Returns rows; None: all.
+    weights : ndarray of shape (n_samples,), default=None
+        Of the samples; None: all count alike.
     """
 
     X: Any
@@ -273,6 +304,7 @@ class ClassBatches:
     n_batches: int | None = None
     every: int = 1
     choose: Callable[[], NDArray] | None = None
+    weights: NDArray | None = None
 
     def __post_init__(self) -> None:
         labels = self.y.numpy()
@@ -308,7 +340,9 @@ class ClassBatches:
 
     def draw(self) -> Iterator[NDArray]:
         """Yield the rows of one batch after the other."""
-        queues = [Shuffled(rows, self.rng) for rows in self._rows]
+        queues: list[Any] = [Shuffled(rows, self.rng) for rows in self._rows]
+        if self.weights is not None:
+            queues = [WeightedDraws(rows, self.weights[rows], self.rng) for rows in self._rows]
         numbers = np.arange(len(queues)) if self.classes is None else self.classes(self._passes)
         classes = Shuffled(numbers, self.rng)
         self._passes += 1
@@ -386,6 +420,17 @@ class Shuffled:
             self._left = np.concatenate([self._left, rest, fresh[np.isin(fresh, self._left)]])
         taken, self._left = self._left[:n_items], self._left[n_items:]
         return taken
+
+
+class WeightedDraws:
+    """Items that are drawn as often as their weights say, in every `take`."""
+
+    def __init__(self, items: NDArray, weights: NDArray, rng: np.random.Generator) -> None:
+        self._items, self._weights, self._rng = items, weights, rng
+
+    def take(self, n_items: int) -> NDArray:
+        """Return the next items."""
+        return self._items[draw_weighted(self._weights, n_items, self._rng)]
 
 
 def augmented(augment: Callable[..., Any], X: torch.Tensor) -> torch.Tensor:

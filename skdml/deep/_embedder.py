@@ -21,7 +21,7 @@ from ..utils._fit import FitProgress, fit_method
 from ..utils._labels import encode_labels
 from ..utils._parts import PartParamsMixin
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions
-from ..utils._supervision import find_source
+from ..utils._supervision import check_weights, find_source
 from ..utils._torch import seeded_torch
 from ..utils._typing import MatrixLike, RandomStateLike
 from ..utils.validation import encode, label_vector
@@ -283,6 +283,7 @@ class DeepMetricEmbedder(
         pair_similarity: ArrayLike | None = None,
         pair_weight: ArrayLike | None = None,
         triplets: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
     ) -> Self:
         """Train the network on classes, on pairs or on triplets.
 
@@ -307,6 +308,10 @@ class DeepMetricEmbedder(
             What each pair, or triplet, counts.
         triplets : array-like of shape (n_triplets, 3), default=None
             Row indices into X: anchor, near sample, far sample.
+        sample_weight : array-like of shape (n_samples,), default=None
+            How often each sample is drawn among those of its class; a weight of 0 is the same as
+            no sample. Classes are drawn alike, and held-out samples count alike. A pair or a
+            triplet counts the product of the weights of its samples.
 
         Returns
         -------
@@ -318,10 +323,16 @@ class DeepMetricEmbedder(
         X, self._sample_shape = self._check_samples(X, reset=True)
         codes: Any
         if find_source(pairs, triplets, pair_labels, pair_similarity, pair_weight) is None:
+            X, y, weights = self._check_classes(X, y, sample_weight)
             self.classes_, codes = encode_labels(y, len(X), type(self).__name__)
         else:
             self._check_tuple_params()
-            codes = check_tuples(len(X), pairs, pair_labels, pair_similarity, triplets, pair_weight)
+            weights, shares = None, None
+            if sample_weight is not None:
+                shares = check_weights(sample_weight, "sample_weight", len(X))
+            codes = check_tuples(
+                len(X), pairs, pair_labels, pair_similarity, triplets, pair_weight, shares
+            )
         is_classes = isinstance(codes, np.ndarray)
         config = make_config(
             self,
@@ -331,6 +342,7 @@ class DeepMetricEmbedder(
             sample_shape=self._sample_shape,
             n_classes=len(self.classes_) if is_classes else 0,
             seed=int(check_random_state(self.random_state).randint(2**31)),
+            weights=weights,
         )
         if config.loss in TRANSPORT:
             _clouds.find_cloud(config)  # a wrong cloud shows here, not in another process
@@ -355,6 +367,14 @@ class DeepMetricEmbedder(
                 train_on_all(config, samples, codes, net, page_release(X))
             self.__dict__.update(_attributes(config, samples, net))
         return self
+
+    def _check_classes(self, X, y, sample_weight):
+        """Return the samples that count, their labels and weights; equal ones of a class once."""
+        codes = encode_labels(y, len(X), type(self).__name__)[1]
+        rows, weights = self._choose_samples(X, codes, sample_weight)
+        if rows is not None:
+            X, y = X[rows], label_vector(y, len(X))[rows]
+        return X, y, weights
 
     def _check_tuple_params(self):
         """Refuse what is for classes alone."""

@@ -62,15 +62,28 @@ class Tuples:
 
 
 def check_tuples(
-    n_samples: int, pairs: Any, labels: Any, similarity: Any, triplets: Any, weights: Any
+    n_samples: int,
+    pairs: Any,
+    labels: Any,
+    similarity: Any,
+    triplets: Any,
+    weights: Any,
+    sample_weight: NDArray | None = None,
 ) -> Tuples:
     """Check pairs with labels or grades, or triplets, that `fit` was given."""
     if triplets is not None:
         near, _, both = pairs_of_triplets(triplets, n_samples, weights)
         rows = np.column_stack(np.split(near, 2))[:, [0, 1, 3]]
-        keep = both[: len(rows)] > 0
-        return Tuples(rows[keep], np.ones(keep.sum()), both[: len(rows)][keep])
-    rows, signed, grades = signed_pairs(pairs, labels, n_samples, weights, similarity=similarity)
+        shares = both[: len(rows)]
+        if sample_weight is not None:
+            shares = shares * sample_weight[rows].prod(axis=1)
+            if not shares.any():
+                raise ValueError("sample_weight is zero for a row of every triplet: none is left.")
+        keep = shares > 0
+        return Tuples(rows[keep], np.ones(keep.sum()), shares[keep])
+    rows, signed, grades = signed_pairs(
+        pairs, labels, n_samples, weights, sample_weight, similarity
+    )
     if grades is None:
         return Tuples(rows, np.sign(signed), np.abs(signed))
     return Tuples(rows, *grades.T)

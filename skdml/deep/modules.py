@@ -215,7 +215,7 @@ class Adapter(nn.Module):
         X = nn.functional.normalize(X.flatten(1))
         return X + self.change(X)
 
-    def begin(self, rows: Any, labels: torch.Tensor) -> None:
+    def begin(self, rows: Any, labels: torch.Tensor, weights: Any = None) -> None:
         """Go to where training on classes begins.
 
         Parameters
@@ -224,14 +224,18 @@ class Adapter(nn.Module):
             The training samples.
         labels : tensor of shape (n_samples,)
             Their classes, from 0.
+        weights : ndarray of shape (n_samples,), default=None
+            Their weights; None is 1 for each.
         """
         if self.whitens:
-            start = whiten_within(rows, labels, _WHITENED)
+            start = whiten_within(rows, labels, _WHITENED, weights)
             with torch.no_grad():
                 self.change.weight.copy_(start - torch.eye(len(start)))  # type: ignore[operator]
 
 
-def whiten_within(rows: Any, labels: torch.Tensor, share: float) -> torch.Tensor:
+def whiten_within(
+    rows: Any, labels: torch.Tensor, share: float, weights: Any = None
+) -> torch.Tensor:
     """Return a map that goes some way to where the rows of a class vary alike in all directions.
 
     Parameters
@@ -242,6 +246,8 @@ def whiten_within(rows: Any, labels: torch.Tensor, share: float) -> torch.Tensor
         Their classes, from 0.
     share : float
         How far to go: the metric is the inverse of the scatter within classes to this power.
+    weights : ndarray of shape (n_samples,), default=None
+        Weights of the samples; None is 1 for each.
 
     Returns
     -------
@@ -251,11 +257,14 @@ def whiten_within(rows: Any, labels: torch.Tensor, share: float) -> torch.Tensor
     n_features = rows[:1].flatten(1).shape[1]
     moments = torch.zeros(n_features, n_features, dtype=torch.float64)
     sums = torch.zeros(int(labels.max()) + 1, n_features, dtype=torch.float64)
+    share_of = torch.ones(len(rows)) if weights is None else torch.from_numpy(weights)
     for some in torch.arange(len(rows)).split(1024):
         part = nn.functional.normalize(rows[some].flatten(1).double())
-        moments += part.T @ part
-        sums.index_add_(0, labels[some], part)
-    scatter = (moments - sums.T @ (sums / torch.bincount(labels)[:, None])) / len(rows)
+        weighted = share_of[some, None].double() * part
+        moments += part.T @ weighted
+        sums.index_add_(0, labels[some], weighted)
+    totals = torch.bincount(labels, share_of.double())
+    scatter = (moments - sums.T @ (sums / totals[:, None])) / totals.sum()
     values, vectors = torch.linalg.eigh(scatter)
     values = values.clamp(min=0)
     if values.mean() < 1e-12:  # nothing varies within classes

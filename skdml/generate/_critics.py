@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ..utils._supervision import draw_weighted
 from ..utils._torch import seeded_torch
 from ._generator_networks import bound_slopes, make_optimizer
 from ._potentials import (
@@ -111,14 +112,21 @@ class Critic:
         Its share of the real rows, scaled, of float32.
     settings : CriticSettings
         Parameters of all critics.
+    weights : ndarray of shape (n_rows,) or None, default=None
+        By which rows are drawn; None draws all alike.
     checkpoint : bytes or None, default=None
         Weights and state of the optimiser, from `checkpoint`.
     """
 
     def __init__(
-        self, number: int, rows: NDArray, settings: CriticSettings, checkpoint: bytes | None = None
+        self,
+        number: int,
+        rows: NDArray,
+        settings: CriticSettings,
+        weights: NDArray | None = None,
+        checkpoint: bytes | None = None,
     ) -> None:
-        self.number, self.settings, self.rows = number, settings, rows
+        self.number, self.settings, self.rows, self.weights = number, settings, rows, weights
         self.network: Any = None
         self._optimizer: Any = None
         self._p = settings.power
@@ -146,8 +154,10 @@ class Critic:
         return int(source.generate_state(1, np.uint64)[0] >> 1)
 
     def _draw(self, seed):
-        n_rows = min(self.settings.batch_size, len(self.rows))
-        return np.random.default_rng(seed).choice(self.rows, n_rows, replace=False)
+        n_rows, rng = min(self.settings.batch_size, len(self.rows)), np.random.default_rng(seed)
+        if self.weights is None:
+            return rng.choice(self.rows, n_rows, replace=False)
+        return self.rows[rng.permutation(draw_weighted(self.weights, n_rows, rng))]
 
     @cached_property
     def _own_value(self):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import warnings
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
@@ -28,6 +29,7 @@ from ..utils._sklearn import (
     validate_data,
     validate_params,
 )
+from ..utils._supervision import check_weights, draw_weighted
 from ..utils._torch import has_finite_weights, seeded_torch, warn_not_finite
 from ..utils._typing import MatrixLike, RandomStateLike
 from ..utils.validation import check_scale
@@ -231,7 +233,7 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
     # Fit
 
     @fit_method
-    def fit(self, X: MatrixLike, y: None = None) -> Self:
+    def fit(self, X: MatrixLike, y: None = None, sample_weight: ArrayLike | None = None) -> Self:
         """Train the generator.
 
         Parameters
@@ -240,6 +242,9 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
             The rows.
         y : None
             Ignored.
+        sample_weight : array-like of shape (n_samples,), default=None
+            How often each row is drawn, among those that samples should be like; a weight of 0 is
+            the same as no row. Scales and bounds of columns are those of all rows that count.
 
         Returns
         -------
@@ -248,15 +253,24 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
         """
         given = X
         X = validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=2)
+        X, weights = self._choose_rows(X, sample_weight)
         check_scale(X)
         seed = int(check_random_state(self.random_state).randint(2**31))
         self._dtype, self._seed = X.dtype, seed
         self._columns = learn_columns(X, self.scaling)
-        rows = np.random.default_rng(seed).permutation(self._columns.encode(X))
+        order = np.random.default_rng(seed).permutation(len(X))
+        rows = self._columns.encode(X)[order]
         plan = self._make_plan(rows, seed)
         settings = self._critic_settings(plan)
         shards = np.array_split(rows, self.n_critics)
-        given_to_each = [(number, shard, settings) for number, shard in enumerate(shards)]
+        parts: list[Any] = [None] * len(shards)
+        if weights is not None:
+            parts = np.array_split(weights[order], self.n_critics)
+            plan = dataclasses.replace(plan, shares=[float(part.sum()) for part in parts])
+        given_to_each = [
+            (number, shard, settings, part)
+            for number, (shard, part) in enumerate(zip(shards, parts, strict=True))
+        ]
         workers = {"n_jobs": self.n_jobs, "client": find_client(self.client)}
         critics = start_actors(Critic, given_to_each, name="critics", **workers)
         with (
@@ -281,8 +295,21 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
                 )
             self.generator_ = generator
             self._set_attributes(trained, critics, settings, plan)
+            if weights is not None:
+                rng = np.random.default_rng(plan.seed)
+                rows = rows[draw_weighted(weights[order], _N_COLLAPSE_SAMPLES, rng)]
             self._check_spread(rows, plan)
         return self
+
+    def _choose_rows(self, X, sample_weight):
+        """Return the rows that count, and their weights, None where these are the same."""
+        if sample_weight is None:
+            return X, None
+        weights = check_weights(sample_weight, "sample_weight", len(X))
+        X, weights = X[weights > 0], weights[weights > 0]
+        if len(X) < 2:
+            raise ValueError("sample_weight leaves one row that counts: two are needed.")
+        return X, weights / weights.mean() if np.ptp(weights) else None
 
     def _make_plan(self, rows, seed):
         """Check parameters against each other, and return them with "auto" resolved."""
@@ -363,7 +390,7 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
 
     def _set_attributes(self, trained, critics, settings, plan):
         networks = [
-            Critic(number, np.empty((0, 0)), settings, checkpoint).network
+            Critic(number, np.empty((0, 0)), settings, checkpoint=checkpoint).network
             for number, checkpoint in enumerate(critics.checkpoints)
         ]
         self.critics_ = [fix_weights(network) for network in networks if network is not None]
@@ -375,7 +402,8 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
         potentials = [part.potentials for part in trained.parts]
         is_shared = plan.n_potential_steps is not None
         self.potentials_ = potentials[0] if is_shared else np.stack(potentials)
-        self.masses_ = np.mean([part.masses for part in trained.parts], axis=0)
+        masses = [part.masses for part in trained.parts]
+        self.masses_ = np.average(masses, axis=0, weights=plan.shares)
         traffic = dict(critics.traffic)
         checkpoints = traffic.pop("checkpoint", 0)
         weights = sum(p.numel() for p in self.generator_.parameters())

@@ -54,6 +54,8 @@ class TrainingPlan:
         Updates.
     seed : int
         Seeds all that is random.
+    shares : list of float or None, default=None
+        What each critic's part counts; None counts all alike.
     """
 
     learned: bool
@@ -68,6 +70,7 @@ class TrainingPlan:
     n_potential_steps: int | None
     max_iter: int
     seed: int
+    shares: list[float] | None = None
 
 
 @dataclass
@@ -138,7 +141,8 @@ def train(
     """Train a generator.
 
     In each update the generator sends points, every critic returns the gradient of its transport
-    cost by the points, and the generator is trained by the mean of these gradients.
+    cost by the points, and the generator is trained by the mean of these gradients, weighted where
+    the rows of critics are.
 
     Parameters
     ----------
@@ -181,12 +185,13 @@ def train(
             batches = project(torch.stack([*points, output.detach()]).numpy())
             if not np.isfinite(batches).all():
                 raise NotFinite(f"the points were not finite in update {update}")
-            parts = ask_critics(critics, update, batches, plan.n_potential_steps)
-            gradient = np.mean([part.gradient for part in parts], axis=0)
-            value = float(np.mean([part.value for part in parts]))
+            parts = ask_critics(critics, update, batches, plan)
+            gradient = np.average([part.gradient for part in parts], axis=0, weights=plan.shares)
+            value = float(np.average([part.value for part in parts], weights=plan.shares))
             if plan.debias and not plan.learned:
                 own_gradient, own_value = own_term(batches[-1].astype(np.float64), plan.power)
-                gradient, value = gradient + own_gradient.astype(np.float32), value + own_value
+                gradient, value = gradient + own_gradient, value + own_value
+            gradient = gradient.astype(np.float32, copy=False)
             if not (np.isfinite(gradient).all() and np.isfinite(value)):
                 raise NotFinite(f"the transport cost was not finite in update {update}")
             if not plan.learned:
@@ -219,17 +224,15 @@ def train(
     return trained
 
 
-def ask_critics(
-    critics: Actors, update: int, points: NDArray, n_potential_steps: int | None
-) -> list[Part]:
+def ask_critics(critics: Actors, update: int, points: NDArray, plan: TrainingPlan) -> list[Part]:
     """Return the parts of all critics in an update, with potentials of their own or shared ones."""
-    if n_potential_steps is None:
+    if plan.n_potential_steps is None:
         return critics.ask("step", update, points)
     starts = np.stack(critics.ask("start", update, points))
 
     def masses(potentials):
         found = critics.ask("masses", potentials.astype(np.float32), continues=True)
-        return np.mean(found, axis=0)
+        return np.average(found, axis=0, weights=plan.shares)
 
-    potentials = ascend(masses, starts, n_potential_steps)
+    potentials = ascend(masses, starts, plan.n_potential_steps)
     return critics.ask("finish", potentials.astype(np.float32), continues=True)

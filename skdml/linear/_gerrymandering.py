@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from numbers import Integral, Real
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,14 +15,14 @@ from ..asymmetric._asymmetric_solver import (
     Problem,
     check_costs,
     check_feasible,
-    check_neighbors,
+    find_voters,
     hold_out,
     train,
 )
 from ..asymmetric._maps import LinearMaps, initial_map
 from ..utils._fit import FitProgress, fit_method
 from ..utils._sklearn import Interval
-from ..utils._typing import MatrixLike, RandomStateLike
+from ..utils._typing import MatrixLike, RandomStateLike, Request
 from ..utils.validation import check_given, check_varies, encode_classes
 from ._ditml import DITMLTransformer
 from ._mahalanobis import MahalanobisMetric
@@ -52,7 +52,8 @@ class NeighborhoodGerrymandering(RowMetricLearner):
     Parameters
     ----------
     n_neighbors : int, default=5
-        k, the number of neighbours that vote.
+        k, the number of neighbours that vote. Equal rows of a class are one row: fewer vote where
+        every class has fewer distinct rows.
     n_components : int, default=None
         Rows of L, the columns of what `transform` returns; training starts from the principal
         axes of X then. None keeps all.
@@ -106,7 +107,8 @@ class NeighborhoodGerrymandering(RowMetricLearner):
 
     Notes
     -----
-    Of more than 10,000 rows, as many are drawn, and of more than 5,000, as many are queries.
+    Equal rows of a class are one row with a weight. Of more than 10,000 rows, as many are drawn,
+    and of more than 5,000, as many are queries.
 
     References
     ----------
@@ -143,6 +145,12 @@ class NeighborhoodGerrymandering(RowMetricLearner):
     history_: dict[str, list[float]]
     n_iter_: int
 
+    if TYPE_CHECKING:
+
+        def set_fit_request(  # type: ignore[override]
+            self, *, sample_weight: Request = None
+        ) -> Self: ...
+
     def __init__(
         self,
         n_neighbors: int = 5,
@@ -168,7 +176,12 @@ class NeighborhoodGerrymandering(RowMetricLearner):
         self.verbose = verbose
 
     @fit_method
-    def fit(self, X: MatrixLike, y: ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        X: MatrixLike,
+        y: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
         """Learn the metric from class labels.
 
         Parameters
@@ -177,6 +190,9 @@ class NeighborhoodGerrymandering(RowMetricLearner):
             The rows.
         y : array-like of shape (n_samples,)
             Their classes, numbers or strings.
+        sample_weight : array-like of shape (n_samples,), default=None
+            What the loss of each row counts, and the vote for it where it is held out; a weight
+            of 0 is the same as no row. As a neighbour, a row has one vote.
 
         Returns
         -------
@@ -185,16 +201,17 @@ class NeighborhoodGerrymandering(RowMetricLearner):
         """
         rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
         given = X
-        X, codes = self._draw_training(X, y)
-        span = self._find_span(X)
+        X, codes, weights, k = self._draw_training(X, y, sample_weight)
+        span = self._find_span(X, weights)
         # A unit that C and lr can rely on.
-        rows = span.coordinates / np.sqrt(np.mean(np.sum(span.coordinates**2, axis=1)))
+        squared = np.sum(span.coordinates**2, axis=1)
+        rows = span.coordinates / np.sqrt(np.average(squared, weights=weights))
         n_components = self.n_components or span.rank
-        problem = self._make_problem(rows, codes, rng)
+        problem = self._make_problem(rows, codes, weights, k, rng)
         starts = [initial_map("pca", rows, n_components)]
         is_judged = problem.held_out.any()
         if is_judged:
-            starts += self._find_starts(starts[0], problem)
+            starts += self._find_starts(starts[0], problem, weights)
         unit = np.linalg.norm(starts[0][0])
 
         def find_metric(maps: LinearMaps) -> MahalanobisMetric:
@@ -224,28 +241,34 @@ class NeighborhoodGerrymandering(RowMetricLearner):
             self.n_iter_ = len(best.history["objective"]) - 1
         return self
 
-    def _draw_training(self, X, y):
-        """Return the rows to learn from and the numbers of their classes."""
+    def _draw_training(self, X, y, sample_weight):
+        """Return the rows to learn from, the numbers of their classes, their weights, and k."""
         check_given(y, type(self).__name__, " Pass the class of each row of X.")
         X = self._check_rows(X)
         codes = encode_classes(y, X.shape[0])[1]
-        check_neighbors(self.n_neighbors, self._n_candidates(), codes)
+        rows, weights, k = find_voters(
+            X, codes, sample_weight, self.n_neighbors, self._n_candidates()
+        )
+        if len(rows) < X.shape[0] or weights is not None:
+            X, codes = X[rows], np.unique(codes[rows], return_inverse=True)[1]
+            check_varies(X)
         rows = self._draw_rows(X, codes)
         if len(rows) < X.shape[0]:
-            X = X[rows]
+            X, weights = X[rows], None if weights is None else weights[rows]
             check_varies(X)
-        return X, np.unique(codes[rows], return_inverse=True)[1]
+        return X, np.unique(codes[rows], return_inverse=True)[1], weights, k
 
-    def _find_starts(self, plain, problem):
+    def _find_starts(self, plain, problem, weights):
         """Return ITML's map of the rows that are not held out, if it is not the plain one."""
         rest = np.ones(len(problem.database), dtype=bool)
         rest[problem.own_rows[problem.held_out]] = False
         rows, codes = problem.database[rest], problem.labels[rest]
+        weights = None if weights is None else weights[rest]
         learner = DITMLTransformer(tol=1e-3, n_components=self.n_components, random_state=0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # a start need not be exact
             try:
-                A = learner.fit(rows, codes).get_mahalanobis_matrix()
+                A = learner.fit(rows, codes, sample_weight=weights).get_mahalanobis_matrix()
             except ValueError:  # too few rows, or equal ones
                 return []
         if not learner.gamma_:
@@ -257,7 +280,7 @@ class NeighborhoodGerrymandering(RowMetricLearner):
     def _n_candidates(self):
         return max(_N_CANDIDATES, 4 * self.n_neighbors)
 
-    def _make_problem(self, rows, codes, rng):
+    def _make_problem(self, rows, codes, weights, k, rng):
         """Return the problem whose queries are some of the rows, and whose database is all."""
         queries = np.arange(len(rows))
         if len(rows) > _MOST_QUERIES:
@@ -271,7 +294,8 @@ class NeighborhoodGerrymandering(RowMetricLearner):
             own_rows=queries,
             held_out=hold_out(codes[queries], self.validation_fraction, rng),
             costs=check_costs(None, int(codes.max()) + 1),
-            n_neighbors=int(self.n_neighbors),
+            n_neighbors=k,
+            weights=None if weights is None else weights[queries],
             n_candidates=self._n_candidates(),
             **{name: getattr(self, name) for name in ("C", "max_iter", "tol", "n_jobs")},
         )

@@ -166,10 +166,11 @@ def train(
     """
     began, shape = time.perf_counter(), start.shape
     history: dict[str, list[float]] = {}
-    record(history, began, loss=loss_and_gradient(start, X, y, weights)[0])
 
     def flat(values):
         loss, gradient = loss_and_gradient(values.reshape(shape), X, y, weights)
+        if not history:
+            record(history, began, loss=loss)
         return loss, gradient.ravel()
 
     def after(intermediate_result):
@@ -183,6 +184,6 @@ def train(
         jac=True,
         method="L-BFGS-B",
         callback=after,
-        options={"maxiter": max_iter, "ftol": min(tol, 1.0), "gtol": 0, "maxcor": 20},
+        options={"maxiter": max_iter, "ftol": min(tol, 1.0), "gtol": 0},
     )
     return Regression(found.x.reshape(shape), history, found.status == 0)

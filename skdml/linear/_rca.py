@@ -14,20 +14,24 @@ from ..utils._prior import ledoit_wolf_shrinkage
 from ..utils._sklearn import Interval, StrOptions
 from ..utils._typing import MatrixLike, Request
 from ..utils.validation import check_given, check_row_labels, check_vector, encode_for_pairs
-from ._rows import RowMetricLearner, merge_weighted
+from ._rows import StrengthMixin, merge_weighted
+from ._selection import N_FOLDS
+
+LEAST_SHRINKAGE = 1e-6
 
 
-class RCA(RowMetricLearner):
+class RCA(StrengthMixin):
     r"""Relevant component analysis: the metric that whitens what varies inside chunks of rows.
 
     The rows of a chunk belong together: they show the same thing, or are of one class. With C
     the covariance of all rows around the means of their chunks, shrunk to a multiple of the
     identity, the metric is
 
-    .. math:: A = C^{-1}, \qquad C = (1 - s) \frac{1}{n} \sum_c \sum_{i \in c}
+    .. math:: A = C^{-t}, \qquad C = (1 - s) \frac{1}{n} \sum_c \sum_{i \in c}
               (x_i - m_c)(x_i - m_c)^T + s \bar\sigma^2 I.
 
-    Read more in the :ref:`user guide <rca>`.
+    With t = 1 it is the method of the paper; rows that are held out choose t, and 0, X as it is,
+    where no other is better. Read more in the :ref:`user guide <rca>`.
 
     Parameters
     ----------
@@ -37,6 +41,10 @@ class RCA(RowMetricLearner):
     shrinkage : float or "auto", default="auto"
         s, between 0 and 1; "auto" is the estimate of Ledoit and Wolf. 0 is the method of the
         paper, which needs more rows in chunks than features.
+    strength : float or "auto", default="auto"
+        t, between 0 and 1. "auto" is the one of 0, 0.25, 0.5, 0.75 and 1 with the best votes for
+        rows that are held out; with `chunks`, six or more, the one under which rows of held-out
+        chunks find each other best. A single chunk tells nothing apart: it is 1 then.
 
     Attributes
     ----------
@@ -46,6 +54,10 @@ class RCA(RowMetricLearner):
         L with A = L'L: `transform` returns ``X @ components_.T``.
     shrinkage_ : float
         The shrinkage that was used.
+    strength_ : float
+        The strength that was used.
+    path_ : dict of str to list
+        "strength" and "score" of all candidates. Only with ``strength="auto"``.
     n_features_in_ : int
         Number of features seen during `fit`.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -76,9 +88,11 @@ class RCA(RowMetricLearner):
     _parameter_constraints: dict = {
         "n_components": [Interval(Integral, 1, None, closed="left"), None],
         "shrinkage": [Interval(Real, 0, 1, closed="both"), StrOptions({"auto"})],
+        "strength": [Interval(Real, 0, 1, closed="both"), StrOptions({"auto"})],
     }
 
     shrinkage_: float
+    strength_: float
 
     if TYPE_CHECKING:
 
@@ -86,9 +100,15 @@ class RCA(RowMetricLearner):
             self, *, chunks: Request = None, sample_weight: Request = None
         ) -> Self: ...
 
-    def __init__(self, n_components: int | None = None, shrinkage: float | str = "auto") -> None:
+    def __init__(
+        self,
+        n_components: int | None = None,
+        shrinkage: float | str = "auto",
+        strength: float | str = "auto",
+    ) -> None:
         self.n_components = n_components
         self.shrinkage = shrinkage
+        self.strength = strength
 
     @fit_method
     def fit(
@@ -132,22 +152,19 @@ class RCA(RowMetricLearner):
             inside = codes >= 0
             rows, weights = span.coordinates[inside], weights[inside]
             codes = np.unique(codes[inside], return_inverse=True)[1]
-            centred = centre_groups(rows, codes, weights) if len(rows) else rows
-            if not np.any(centred):
-                raise ValueError(
-                    "X is the same in all rows of a chunk: there is nothing to learn from."
-                )
-            C, outside, self.shrinkage_ = shrunk_covariance(
-                centred,
-                centred.T @ (weights[:, None] * centred) / weights.sum(),
-                self.shrinkage,
-                span.n_features,
-                weights,
-            )
-            A = inner_metric(C, rows, self.n_components, weights)
-            self.metric_ = span.metric(
-                A, 1 / outside if outside else 0.0, self.n_components, X.dtype
-            )
+            sizes = self.n_components, span.n_features
+            A, outside, self.shrinkage_ = whiten(rows, codes, weights, self.shrinkage, *sizes)
+
+            def learn(rows, codes, weights):
+                return whiten(rows, codes, weights, more_shrinkage(self.shrinkage), *sizes)[0]
+
+            in_pairs, select = np.bincount(codes)[codes] > 1, "classes"
+            if chunks is None or len(np.unique(codes[in_pairs])) < 2 * N_FOLDS:
+                in_pairs, select = np.ones(len(rows), dtype=bool), "samples"
+            parts = rows[in_pairs], codes[in_pairs], weights[in_pairs]
+            self._choose_strength(*parts, learn, select)
+            scale = 1 / outside if outside else 0.0
+            self.metric_ = self._span_metric(span, A, scale, rows, weights, X.dtype)
         return self
 
 
@@ -167,6 +184,48 @@ def check_chunks(chunks: ArrayLike, n_rows: int) -> NDArray[np.int64]:
     if counts.max(initial=0) < 2:
         raise ValueError("chunks has no chunk of two rows or more: there is nothing to learn from.")
     return codes
+
+
+def whiten(
+    rows: NDArray,
+    codes: NDArray,
+    weights: NDArray,
+    shrinkage: Any,
+    n_components: int | None,
+    n_features: int,
+) -> tuple[NDArray[np.float64], float, float]:
+    """Return the metric that whitens groups of rows, and what `shrunk_covariance` returns.
+
+    Parameters
+    ----------
+    rows, codes, weights : ndarray
+        Rows in coordinates of their span, numbers of their groups, and their weights.
+    shrinkage : float or "auto"
+        Between 0 and 1.
+    n_components : int or None
+        Directions that are kept.
+    n_features : int
+        The dimension of the space around.
+
+    Returns
+    -------
+    A : ndarray of shape (rank, rank)
+        The metric.
+    outside, shrinkage : float
+        Of the covariance.
+    """
+    codes = np.unique(codes, return_inverse=True)[1]
+    centred = centre_groups(rows, codes, weights) if len(rows) else rows
+    if not np.any(centred):
+        raise ValueError("X is the same in all rows of a chunk: there is nothing to learn from.")
+    C = centred.T @ (weights[:, None] * centred) / weights.sum()
+    C, outside, shrinkage = shrunk_covariance(centred, C, shrinkage, n_features, weights)
+    return inner_metric(C, rows, n_components, weights), outside, shrinkage
+
+
+def more_shrinkage(shrinkage: Any) -> Any:
+    """Return the shrinkage for a part of the rows, whose covariance may be singular without."""
+    return shrinkage if isinstance(shrinkage, str) else max(shrinkage, LEAST_SHRINKAGE)
 
 
 def centre_groups(rows: NDArray, codes: NDArray, weights: NDArray) -> NDArray[np.float64]:
@@ -213,7 +272,7 @@ def shrunk_covariance(
         moment = centred.T @ (weights[:, None] * centred)
         shrinkage, _ = ledoit_wolf_shrinkage(centred, moment, n_features, weights)
         # A little more where the estimate shrinks nothing: a constant feature is no failure.
-        shrinkage = max(shrinkage, 1e-6)
+        shrinkage = max(shrinkage, LEAST_SHRINKAGE)
     outside = float(shrinkage * np.trace(C) / n_features)
     C = (1 - shrinkage) * C
     C[np.diag_indices_from(C)] += outside

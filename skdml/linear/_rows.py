@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,11 @@ from ..utils._supervision import check_weights, merge_rows
 from ..utils._typing import MatrixLike
 from ..utils.validation import check_scale, check_varies, column_bounds
 from ._base import LinearMetricLearner
-from ._mahalanobis import Span, find_span
+from ._mahalanobis import MahalanobisMetric, Span, find_span
+from ._selection import choose_strength, metric_power
+
+# Candidates of the strength beside 0.
+STRENGTHS = (0.25, 0.5, 0.75, 1.0)
 
 
 class RowMetricLearner(LinearMetricLearner):
@@ -41,6 +46,57 @@ class RowMetricLearner(LinearMetricLearner):
                 "the rows of X span: choose a smaller number."
             )
         return span
+
+
+class StrengthMixin(RowMetricLearner):
+    """Base of RCA and LFDA: how far to go from X as it is to the metric in closed form."""
+
+    strength: float | str
+    strength_: float
+
+    def _choose_strength(
+        self,
+        rows: NDArray,
+        codes: NDArray,
+        weights: NDArray,
+        learn: Callable[[NDArray, NDArray, NDArray], NDArray],
+        select: str,
+    ) -> None:
+        """Set `strength_`, by rows that are held out where it is "auto".
+
+        ``learn(rows, codes, weights)`` returns the metric of some rows.
+        """
+        vars(self).pop("path_", None)
+        if not isinstance(self.strength, str):
+            self.strength_ = float(self.strength)
+            return
+        classes, codes = np.unique(codes, return_inverse=True)
+        if len(classes) < 2:  # nothing tells one metric from another
+            self.strength_ = 1.0
+            return
+
+        def learn_part(*part):
+            try:
+                return learn(*part)
+            except ValueError:  # too few different rows
+                return None
+
+        prior = principal_axes(rows, self.n_components, weights).T
+        choice = choose_strength(rows, codes, learn_part, STRENGTHS, prior, select, weights)
+        self.strength_ = choice.values[0] if choice.values else 0.0
+        self.path_ = {"strength": choice.path["value"], "score": choice.path["score"]}
+
+    def _span_metric(
+        self, span: Span, A: NDArray, scale: float, rows: NDArray, weights: NDArray, dtype: Any
+    ) -> MahalanobisMetric:
+        """Return the power of a metric A, which is `scale` outside the span."""
+        if self.strength_ == 0:
+            axes = principal_axes(rows, self.n_components, weights)
+            return span.metric(axes.T @ axes, 1.0, self.n_components, dtype)
+        if self.strength_ < 1:
+            root = metric_power(A, self.strength_)
+            A, scale = root @ root.T, scale**self.strength_
+        return span.metric(A, scale, self.n_components, dtype)
 
 
 def merge_weighted(

@@ -27,10 +27,12 @@ Embed = Callable[[NDArray, NDArray], NDArray]
 
 N_ROUNDS = 3
 _N_NEIGHBORS = 5
-_N_FOLDS = 3
+N_FOLDS = 3
 # With more rows, one fold is as good as three.
 _MANY_ROWS = 1000
 _MOST_HELD_OUT = 2000
+# By how many standard errors a metric in closed form must be better than the prior.
+_N_ERRORS = 1.5
 
 
 @dataclass
@@ -79,6 +81,106 @@ def weigh(labels: NDArray, pairs: NDArray, weights: NDArray | None) -> NDArray[n
     return signed if weights is None else signed * weights[pairs].prod(axis=1)
 
 
+class HeldOutVotes:
+    """Rows that are held out in folds, and the votes for them under one metric or another.
+
+    Parameters
+    ----------
+    rows, codes : ndarray
+        The rows in coordinates of their span, and their classes.
+    embed : callable
+        ``embed(rows, L)`` returns the rows under the metric.
+    select : {"samples", "classes"}
+        Whether some rows of all classes are held out, or all rows of some classes.
+    rng : RandomState
+        Draws the folds.
+    weights : ndarray of shape (n_rows,), default=None
+        Weights of the rows, in the scores.
+
+    Attributes
+    ----------
+    folds : list of (ndarray, ndarray)
+        Rows to learn from, and rows that are held out.
+    """
+
+    def __init__(
+        self,
+        rows: NDArray,
+        codes: NDArray,
+        embed: Embed,
+        select: str,
+        rng: np.random.RandomState,
+        weights: NDArray | None = None,
+    ) -> None:
+        self.rows, self.codes, self.embed, self.select = rows, codes, embed, select
+        self.folds: list[tuple[NDArray, NDArray]] = []
+        for _ in range(int(np.clip(_MANY_ROWS // len(rows), 1, 4))):  # few rows are split again
+            self.folds += _make_folds(codes, select, rng)
+        tests = [test for _, test in self.folds]
+        if select == "classes":  # rows that are alone in their class have no score
+            tests = [test[np.bincount(codes[test])[codes[test]] > 1] for test in tests]
+        self._tested = np.concatenate(tests)
+        shares = np.ones(len(self._tested)) if weights is None else weights[self._tested]
+        self._shares = shares / shares.sum()
+
+    def hits(self, factors: Sequence[NDArray]) -> NDArray[np.float64]:
+        """Return two scores of each row that is held out, under the metric of its fold."""
+        rows, codes, hits = self.rows, self.codes, []
+        for (train, test), factor in zip(self.folds, factors, strict=True):
+            E = self.embed(rows[test], factor)
+            if self.select == "classes":
+                hits.append(retrieval_hits(E, codes[test]))
+            elif train is test:
+                hits.append(vote_hits(E, codes[test], E, codes[test], is_same=True))
+            else:
+                base = self.embed(rows[train], factor)
+                hits.append(vote_hits(E, codes[test], base, codes[train]))
+        return np.concatenate(hits)
+
+    def means(self, hits: NDArray) -> NDArray[np.float64]:
+        """Return the two mean scores."""
+        return self._shares @ hits
+
+    def _is_better(self, hits, others, n_errors):
+        """Tell whether a mean score is above another by more than some standard errors."""
+        gains = self._shares * (hits - others).mean(axis=1)
+        return gains.sum() > n_errors * np.linalg.norm(np.bincount(self._tested, gains))
+
+    def choose(
+        self, hits: list[NDArray], prior_hits: NDArray, best: float, n_errors: float = 0.0
+    ) -> int | None:
+        """Return the candidate to take, None where none is better than the best before.
+
+        Parameters
+        ----------
+        hits : list of ndarray
+            Scores of the candidates.
+        prior_hits : ndarray
+            Scores of the prior.
+        best : float
+            The mean score to be beaten.
+        n_errors : float, default=0.0
+            By how many standard errors the best candidate must be better than the prior, where
+            rows are held out; with classes it is 1.
+        """
+        found = np.array([self.means(each) for each in hits])
+        # The metric may lose in neither of two scores: 1 and 5 neighbours, or 1-NN and MAP@R.
+        is_safe = (found >= self.means(prior_hits)).all(axis=1)
+        scores = np.where(is_safe, found.mean(axis=1), -1.0)
+        place = int(np.argmax(scores))
+        if scores[place] <= best:
+            return None
+        n_errors = 1.0 if self.select == "classes" else n_errors  # others may well lose by it
+        if n_errors and not self._is_better(hits[place], prior_hits, n_errors):
+            return None
+        if self.select == "samples":
+            # Of values that chance alone tells apart, the last: with few rows, the first is timid.
+            top = hits[place]
+            better = np.flatnonzero(scores > best)
+            return int(max(j for j in better if not self._is_better(top, hits[j], 0.5)))
+        return place
+
+
 def choose_value(
     rows: NDArray,
     codes: NDArray,
@@ -122,49 +224,18 @@ def choose_value(
     choice : Choice
         What scored best.
     """
-    folds: list[tuple[NDArray, NDArray]] = []
-    for _ in range(int(np.clip(_MANY_ROWS // len(rows), 1, 4))):  # few rows are split again
-        folds += _make_folds(codes, select, rng)
-    parts = [(rows[train], codes[train]) for train, _ in folds]
-
-    part_weights = [None if weights is None else weights[train] for train, _ in folds]
+    votes = HeldOutVotes(rows, codes, embed, select, rng, weights)
+    parts = [(rows[train], codes[train]) for train, _ in votes.folds]
+    part_weights = [None if weights is None else weights[train] for train, _ in votes.folds]
 
     def drawn(rows: NDArray, codes: NDArray, weights: NDArray | None) -> tuple[NDArray, NDArray]:
         pairs, labels = draw(rows, codes)
         return pairs, weigh(labels, pairs, weights)
 
-    tested = np.concatenate([test for _, test in folds])
-    if select == "classes":  # rows that are alone in their class have no score
-        tested = np.concatenate(
-            [test[np.bincount(codes[test])[codes[test]] > 1] for _, test in folds]
-        )
-    shares = np.ones(len(tested)) if weights is None else weights[tested]
-    shares = shares / shares.sum()
-
-    def score(factors):
-        """Return two scores of each row that is tested."""
-        hits = []
-        for (train, test), factor in zip(folds, factors, strict=True):
-            E = embed(rows[test], factor)
-            if select == "classes":
-                hits.append(retrieval_hits(E, codes[test]))
-            elif train is test:
-                hits.append(vote_hits(E, codes[test], E, codes[test], is_same=True))
-            else:
-                base = embed(rows[train], factor)
-                hits.append(vote_hits(E, codes[test], base, codes[train]))
-        return np.concatenate(hits)
-
-    def is_better(hits, others, n_errors):
-        """Tell whether a mean score is above another by more than some standard errors."""
-        gains = shares * (hits - others).mean(axis=1)
-        return gains.sum() > n_errors * np.linalg.norm(np.bincount(tested, gains))
-
     choice = Choice()
-    starts: list = [None] * len(folds)
-    prior_hits = score([prior] * len(folds))
-    least = shares @ prior_hits
-    best = float(least.mean())
+    starts: list = [None] * len(parts)
+    prior_hits = votes.hits([prior] * len(parts))
+    best = float(votes.means(prior_hits).mean())
     _note(choice, 0, 0.0, best)
     mapped = [embed(part, prior) for part, _ in parts]
     candidates = values
@@ -175,31 +246,78 @@ def choose_value(
                 parts, part_weights, mapped, starts, strict=True
             )
         ]
-        hits = [score(factors) for factors in zip(*paths, strict=True)]
-        found = np.array([shares @ each for each in hits])
-        for value, mean in zip(candidates, found.mean(axis=1), strict=True):
-            _note(choice, number, value, float(mean))
-        # The metric may lose in neither of two scores: 1 and 5 neighbours, or 1-NN and MAP@R.
-        is_safe = (found >= least).all(axis=1)
-        scores = np.where(is_safe, found.mean(axis=1), -1.0)
-        place = int(np.argmax(scores))
-        if scores[place] <= best:
+        hits = [votes.hits(factors) for factors in zip(*paths, strict=True)]
+        means = [float(votes.means(each).mean()) for each in hits]
+        for value, mean in zip(candidates, means, strict=True):
+            _note(choice, number, value, mean)
+        place = votes.choose(hits, prior_hits, best)
+        if place is None:
             break
-        if select == "samples":
-            # Of values that chance alone tells apart, the last: with few rows, the first is timid.
-            top = hits[place]
-            place = max(
-                j for j in np.flatnonzero(scores > best) if not is_better(top, hits[j], 0.5)
-            )
-        elif not is_better(hits[place], prior_hits, 1.0):
-            break  # other classes may well lose by it
-        best = scores[place]
+        best = means[place]
         choice.values.append(candidates[place])
         starts = [path[place] for path in paths]
         mapped = [embed(part, start) for (part, _), start in zip(parts, starts, strict=True)]
         place = values.index(candidates[place])
         candidates = values[max(0, place - 1) : place + 2]
     return choice
+
+
+def choose_strength(
+    rows: NDArray,
+    codes: NDArray,
+    learn: Callable[[NDArray, NDArray, NDArray], NDArray | None],
+    values: Sequence[float],
+    prior: NDArray,
+    select: str,
+    weights: NDArray,
+) -> Choice:
+    """Choose how far to go from the prior to a metric, its powers, on rows that are held out.
+
+    Parameters
+    ----------
+    rows, codes : ndarray
+        The rows in coordinates of their span, and their classes.
+    learn : callable
+        ``learn(rows, codes, weights)`` returns the metric of some rows, or None where there is
+        nothing to learn from.
+    values : sequence of float
+        Exponents, from the smallest.
+    prior : ndarray of shape (rank, n_components)
+        L of the prior.
+    select : {"samples", "classes"}
+        Whether some rows of all classes are held out, or all rows of some classes.
+    weights : ndarray of shape (n_rows,)
+        Of the rows.
+
+    Returns
+    -------
+    choice : Choice
+        Its value; none where the prior is best. The folds are the same in every call.
+    """
+    rng = np.random.RandomState(0)
+    votes = HeldOutVotes(rows, codes, np.matmul, select, rng, weights)
+    paths = []
+    for train, _ in votes.folds:
+        A = learn(rows[train], codes[train], weights[train])
+        paths.append([prior if A is None else metric_power(A, value) for value in values])
+    choice = Choice()
+    prior_hits = votes.hits([prior] * len(paths))
+    best = float(votes.means(prior_hits).mean())
+    _note(choice, 0, 0.0, best)
+    hits = [votes.hits(factors) for factors in zip(*paths, strict=True)]
+    for value, each in zip(values, hits, strict=True):
+        _note(choice, 1, value, float(votes.means(each).mean()))
+    place = votes.choose(hits, prior_hits, best, n_errors=_N_ERRORS)
+    if place is not None:
+        choice.values.append(values[place])
+    return choice
+
+
+def metric_power(A: NDArray, exponent: float) -> NDArray[np.float64]:
+    """Return L with L L' the power of a metric, of its eigenvalues above 0."""
+    eigenvalues, vectors = np.linalg.eigh(A)
+    keep = eigenvalues > len(A) * np.finfo(float).eps * eigenvalues[-1]
+    return vectors[:, keep] * eigenvalues[keep] ** (exponent / 2)
 
 
 def choose_for_pairs(
@@ -225,11 +343,11 @@ def choose_for_pairs(
     order = np.empty(len(labels), dtype=int)
     for label in (1, -1, 0):  # the folds have their share of each kind
         members = rng.permutation(np.flatnonzero(labels == label))
-        order[members] = np.arange(len(members)) % _N_FOLDS
+        order[members] = np.arange(len(members)) % N_FOLDS
     folds = [
-        (np.flatnonzero(order != fold), np.flatnonzero(order == fold)) for fold in range(_N_FOLDS)
+        (np.flatnonzero(order != fold), np.flatnonzero(order == fold)) for fold in range(N_FOLDS)
     ]
-    if min(np.sum(labels == 1), np.sum(labels == -1)) < 2 * _N_FOLDS:
+    if min(np.sum(labels == 1), np.sum(labels == -1)) < 2 * N_FOLDS:
         folds = [(np.arange(len(labels)),) * 2]
 
     def score(factors):
@@ -276,18 +394,18 @@ def _make_folds(
     order = np.empty(n_rows, dtype=int)
     if select == "classes":
         numbers = rng.permutation(codes.max() + 1)
-        if len(numbers) < 2 * _N_FOLDS:
+        if len(numbers) < 2 * N_FOLDS:
             raise ValueError(
                 f"select='classes' holds out a third of the classes, but y has {len(numbers)}: "
-                f"{2 * _N_FOLDS} are needed. Use select='samples'."
+                f"{2 * N_FOLDS} are needed. Use select='samples'."
             )
-        order = numbers[codes] % _N_FOLDS
+        order = numbers[codes] % N_FOLDS
     else:
         for code in range(codes.max() + 1):
             members = rng.permutation(np.flatnonzero(codes == code))
-            order[members] = (np.arange(len(members)) + rng.randint(_N_FOLDS)) % _N_FOLDS
+            order[members] = (np.arange(len(members)) + rng.randint(N_FOLDS)) % N_FOLDS
     is_any = False
-    for fold in range(1 if n_rows > _MANY_ROWS else _N_FOLDS):
+    for fold in range(1 if n_rows > _MANY_ROWS else N_FOLDS):
         train, test = np.flatnonzero(order != fold), np.flatnonzero(order == fold)
         counts = np.bincount(codes[train])
         if len(test) > 1 and counts.max() > 1 and np.count_nonzero(counts) > 1:

@@ -201,7 +201,12 @@ class ClassMass(NamedTuple):
 
 
 def propagate_classes(
-    flow: sparse.csr_array, codes: NDArray, n_classes: int, damping: float, n_probes: int = 100
+    flow: sparse.csr_array,
+    codes: NDArray,
+    n_classes: int,
+    damping: float,
+    n_probes: int = 100,
+    weights: NDArray | None = None,
 ) -> ClassMass:
     """Propagate the labels of nodes along a graph.
 
@@ -217,19 +222,23 @@ def propagate_classes(
         The share that a node takes from its neighbours in each step.
     n_probes : int, default=100
         Labelled nodes that are held out, at most, to calibrate propagated classes.
+    weights : ndarray of shape (n_nodes,), default=None
+        What the label of each node counts; None is 1 for each.
 
     Returns
     -------
     mass : ClassMass
-        Before rows are scaled, each class gets as much in all as its share of the labelled nodes,
+        Before rows are scaled, each class gets as much in all as its share of the labels,
         so that a class with well-connected labels does not take all. As propagation is linear, a
         node's own label is held out by subtracting what it gives to itself.
     """
     labelled = np.flatnonzero(codes >= 0)
     start = np.zeros((len(codes), n_classes))
-    start[labelled, codes[labelled]] = 1
+    start[labelled, codes[labelled]] = 1 if weights is None else weights[labelled]
     shares = start.sum(axis=0)
-    others = labelled[shares[codes[labelled]] > 1]  # held out, some of the class are left
+    others = labelled[
+        np.bincount(codes[labelled])[codes[labelled]] > 1
+    ]  # held out, some of the class are left
     places = np.linspace(0, len(others) - 1, min(len(others), n_probes)).astype(int)
     probes = others[places]
     sources = np.zeros((len(codes), len(probes)))
@@ -237,6 +246,7 @@ def propagate_classes(
     values = np.maximum(propagate(flow, np.hstack([start, sources]), damping), 0)
     mass, own = values[:, :n_classes], values[probes, n_classes + np.arange(len(probes))]
     held_out = mass[probes]
+    own = own if weights is None else weights[probes] * own
     held_out[np.arange(len(probes)), codes[probes]] -= own
     totals = mass.sum(axis=0)
     scale = shares / np.where(totals > 0, totals, 1)

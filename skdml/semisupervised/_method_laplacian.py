@@ -57,7 +57,7 @@ class LRML(SemiSupervisedMethod):
         weights = self._weigh_edges(sparse.csr_array((flow + flow.T) / 2), partition.classes)
         mean = np.abs(weights.data).mean()
         self.weights = weights / (mean if mean > 0 else 1.0)
-        self.codes = partition.codes
+        self.codes, self.node_weights = partition.codes, partition.weights
         self.labelled, self.similar, self.dissimilar = labelled_pairs(partition.codes, rng)
 
     def loss(self, batch: NDArray, *embeddings: Tensor) -> Tensor:
@@ -73,7 +73,9 @@ class LRML(SemiSupervisedMethod):
 
     def find_metric(self, features: NDArray, factor: NDArray, rng: Generator) -> NDArray:
         """Return L of the metric in closed form."""
-        similar, dissimilar = scatter(features, self.similar), scatter(features, self.dissimilar)
+        similar, dissimilar = (
+            scatter(features, pairs, self.node_weights) for pairs in (self.similar, self.dissimilar)
+        )
         graph = laplacian_scatter(features, self.weights)
         metric = self._solve(features, graph, similar, dissimilar, rng)
         covariance = np.cov(features, rowvar=False).reshape(metric.shape)
@@ -120,7 +122,8 @@ class APIT(APLLR):
     """Affinity propagation from a prior metric, by ITML."""
 
     def _prior(self, features, similar, dissimilar, rng):
-        return itml_prior(features[self.labelled], self.codes[self.labelled], rng)
+        weights = None if self.node_weights is None else self.node_weights[self.labelled]
+        return itml_prior(features[self.labelled], self.codes[self.labelled], rng, weights)
 
 
 def labelled_pairs(
@@ -146,14 +149,17 @@ def batch_pairs(codes: NDArray) -> tuple[torch.Tensor, torch.Tensor]:
     return pairs, torch.where(torch.arange(len(pairs)) < len(similar), 1.0, -1.0)
 
 
-def itml_prior(X: NDArray, codes: NDArray, rng: Generator) -> NDArray:
+def itml_prior(
+    X: NDArray, codes: NDArray, rng: Generator, weights: NDArray | None = None
+) -> NDArray:
     """Return the metric of information-theoretic metric learning on labelled rows."""
     pairs, labels = make_pairs(codes, random_state=int(rng.integers(2**31)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # a prior need not be exact
         learner = DITMLTransformer(gamma=1.0, max_iter=50, random_state=0)
         try:
-            return learner.fit(X, pairs=pairs, pair_labels=labels).get_mahalanobis_matrix()
+            learner.fit(X, pairs=pairs, pair_labels=labels, sample_weight=weights)
+            return learner.get_mahalanobis_matrix()
         except ValueError as error:
             raise ValueError(
                 f"method='apit' cannot learn its prior from the labelled rows: {error} Give more "
@@ -198,9 +204,15 @@ def graph_loss(
     return by_similar - by_dissimilar + by_edges
 
 
-def scatter(X: NDArray, pairs: NDArray) -> NDArray:
-    """Return the mean outer product of the differences of pairs of rows; 0 without any."""
+def scatter(X: NDArray, pairs: NDArray, weights: NDArray | None = None) -> NDArray:
+    """Return the mean outer product of the differences of pairs of rows; 0 without any.
+
+    A pair counts the product of the weights of its rows, where they have weights.
+    """
     differences = X[pairs[:, 0]] - X[pairs[:, 1]]
+    if weights is not None and len(pairs):
+        shares = weights[pairs].prod(axis=1)
+        return differences.T @ (shares[:, None] * differences) / shares.sum()
     return differences.T @ differences / max(len(pairs), 1)
 
 

@@ -12,6 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 from torch.nn import functional
 
+from ..utils._supervision import shuffle
 from ._method_laplacian import (
     REAL,
     batch_pairs,
@@ -52,7 +53,9 @@ class SERAPH(SemiSupervisedMethod):
         _, similar, dissimilar = labelled_pairs(partition.codes, rng)
         pairs = np.concatenate([similar, dissimilar])
         signs = np.repeat([1.0, -1.0], [len(similar), len(dissimilar)])
-        chosen = rng.permutation(len(pairs))[:_MAX_PAIRS]
+        weights = partition.weights
+        shares = None if weights is None else weights[pairs].prod(axis=1)
+        chosen = shuffle(len(pairs), shares, rng)[:_MAX_PAIRS]
         self.pairs, self.signs = pairs[chosen], signs[chosen]
         unlabelled = np.flatnonzero(partition.codes < 0)
         self.others = np.empty((0, 2), dtype=int)

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..utils._sklearn import Interval
+from ..utils._supervision import shuffle
 from ._label_propagation import propagate_affinity
 from ._ssdml_methods import Partition, SemiSupervisedMethod, register_method
 from ._stiefel import conjugate_gradient
@@ -53,6 +54,8 @@ class NeighbourhoodTriplets(SemiSupervisedMethod):
         graph = partition.graph
         affinity = propagate_affinity(graph, partition.codes, partition.propagation)
         self.triplets = neighbourhood_triplets(graph.neighbors, affinity)
+        weights = partition.weights
+        self.anchor_weights = None if weights is None else weights[self.triplets[:, 0]]
 
     def loss(self, batch: NDArray, *embeddings: Tensor) -> Tensor:
         """Return the angular loss of triplets."""
@@ -61,7 +64,8 @@ class NeighbourhoodTriplets(SemiSupervisedMethod):
 
     def find_metric(self, features: NDArray, factor: NDArray, rng: Generator) -> NDArray:
         """Return L after some steps of conjugate gradients on a sample of triplets."""
-        chosen = self.triplets[rng.permutation(len(self.triplets))[:_MAX_TRIPLETS]]
+        order = shuffle(len(self.triplets), self.anchor_weights, rng)
+        chosen = self.triplets[order[:_MAX_TRIPLETS]]
         triplets = [torch.from_numpy(features[nodes]) for nodes in chosen.T]
 
         def objective(point):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import warnings
 from collections.abc import Callable, Sequence
 from numbers import Integral, Real
 from typing import Any, Literal, Self
@@ -25,6 +26,7 @@ from ..utils._fit import FitProgress, copy_part, fit_method
 from ..utils._labels import check_neighbors, encode_partial_labels, labelled_rows
 from ..utils._parts import PartParamsMixin, params_of
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions
+from ..utils._supervision import places_of_rows
 from ..utils._torch import choose_device, seeded_torch
 from ..utils._typing import MatrixLike, RandomStateLike
 from ..utils.validation import check_varies, encode, label_vector
@@ -110,8 +112,8 @@ class SSDMLEmbedder(
         The trained network.
     propagated_labels_ : ndarray of shape (n_samples,)
         The class of each training sample by propagation along the graphs of the trained model; its
-        label, where it has one. Samples that no label reaches have -1, if labels are numbers, or
-        None.
+        label, where it has one. Samples that no label reaches, or whose weight is 0, have -1, if
+        labels are numbers, or None.
     propagated_confidence_ : ndarray of shape (n_samples,)
         The share of that class, between 0 and 1.
     graph_statistics_ : list of dict
@@ -247,7 +249,7 @@ class SSDMLEmbedder(
     # Fit
 
     @fit_method
-    def fit(self, X: MatrixLike, y: ArrayLike) -> Self:
+    def fit(self, X: MatrixLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Learn the metric.
 
         Parameters
@@ -256,6 +258,9 @@ class SSDMLEmbedder(
             The samples.
         y : array-like of shape (n_samples,)
             Class labels; -1 for samples without one.
+        sample_weight : array-like of shape (n_samples,), default=None
+            How often each sample is drawn into batches, and how much its label counts where
+            labels are propagated and paired; a weight of 0 is the same as no sample.
 
         Returns
         -------
@@ -270,8 +275,19 @@ class SSDMLEmbedder(
         check_varies(X)
         name = type(self).__name__
         self.classes_, codes = encode_partial_labels(y, len(X), name, method.needs_pairs)
+        rows, weights = self._choose_samples(X, codes, sample_weight)
+        places, n_neighbors = None, self.n_neighbors
+        if rows is not None:
+            places = places_of_rows(X, codes, rows)
+            X, y = X[rows], label_vector(y, len(X))[rows]
+            check_varies(X)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # it was said above
+                self.classes_, codes = encode_partial_labels(y, len(X), name, method.needs_pairs)
         n_nodes = min(len(X), int((codes >= 0).sum()) + self.partition_size)
-        check_neighbors(self.n_neighbors, n_nodes)
+        if rows is not None and n_neighbors % 2 == 0:
+            n_neighbors = min(n_neighbors, max(2, (n_nodes - 1) // 2 * 2))
+        check_neighbors(n_neighbors, n_nodes)
         check_changes(self.augment, self._sample_shape)
         seed = int(check_random_state(self.random_state).randint(2**31))
         with (
@@ -279,7 +295,12 @@ class SSDMLEmbedder(
             seeded_torch(seed),
         ):
             samples, rng = self._to_tensor(X), np.random.default_rng(seed)
-            self._fit_model(samples, codes, method, rng, progress)
+            self._fit_model(samples, codes, weights, method, n_neighbors, rng, progress)
+            if places is not None:  # of samples that were given, in their order
+                known = places >= 0
+                confidence = self.propagated_confidence_[places]
+                self.propagated_confidence_ = np.where(known, confidence, 0.0)
+                self.propagated_labels_ = without_label(self.propagated_labels_[places], ~known)
         return self
 
     def _check_unused(self, method):
@@ -301,12 +322,12 @@ class SSDMLEmbedder(
                 f"recipe={self.recipe!r} and module=None: leave it out, or give a module."
             )
 
-    def _fit_model(self, samples, codes, method, rng, progress):
+    def _fit_model(self, samples, codes, weights, method, n_neighbors, rng, progress):
         if self.module is None:  # centred, and scaled to a mean squared length of 1
             samples = samples.flatten(1) if self.input_shape is None else samples
             samples = samples - samples.mean(0)
             samples = samples / samples.flatten(1).square().sum(1).mean().sqrt().clamp_min(1e-12)
-        plan = self._make_plan(method)
+        plan = self._make_plan(method, n_neighbors)
         model = self._make_model(samples, method)
 
         def attributes(model):
@@ -317,20 +338,21 @@ class SSDMLEmbedder(
             }
 
         self.history_, self.graph_statistics_ = train(
-            model, samples, codes, method, plan, rng, progress, attributes
+            model, samples, codes, method, plan, rng, progress, attributes, weights
         )
-        classes = propagate_all(model, samples, codes, plan, rng)
+        classes = propagate_all(model, samples, codes, plan, rng, weights)
         self.__dict__.update(attributes(model))
         self.propagated_confidence_ = classes.max(axis=1)
-        self.propagated_labels_ = self._name_classes(classes)
+        names = self.classes_[classes.argmax(axis=1)]
+        self.propagated_labels_ = without_label(names, ~classes.any(axis=1))
 
-    def _make_plan(self, method):
+    def _make_plan(self, method, n_neighbors):
         optimizer: Any = self.optimizer
         if isinstance(optimizer, str):
             optimizer = OPTIMIZERS[optimizer]
         elif not inspect.isclass(optimizer):
             raise TypeError(f"optimizer must be a name or a class, got {optimizer!r}.")
-        params = {**vars(self), "device": choose_device(self.device)}
+        params = {**vars(self), "device": choose_device(self.device), "n_neighbors": n_neighbors}
         params["paper"] = self.recipe == "paper"
         params["augment"] = copy_part("augment", self.augment)
         if self.augment == "affine":
@@ -362,15 +384,6 @@ class SSDMLEmbedder(
                 f"{type(backbone).__name__}: take fewer components, or a wider network."
             )
         return MetricModel(backbone, width, self.n_components, parametrized)
-
-    def _name_classes(self, classes):
-        names = self.classes_[classes.argmax(axis=1)]
-        unreached = ~classes.any(axis=1)
-        if unreached.any():
-            if names.dtype.kind not in "iuf":
-                names = names.astype(object)
-            names[unreached] = -1 if names.dtype.kind in "iuf" else None
-        return names
 
     # Use
 
@@ -441,3 +454,12 @@ class SSDMLEmbedder(
                 "y has no class with two labelled samples, so there is no neighbour to find."
             )
         return recall_at_k(embeddings[labelled], codes, k=1)
+
+
+def without_label(names: NDArray, unknown: Any) -> NDArray:
+    """Return labels with -1, or None beside labels that are no numbers, where they are unknown."""
+    if unknown.any():
+        if names.dtype.kind not in "iuf":
+            names = names.astype(object)
+        names[unknown] = -1 if names.dtype.kind in "iuf" else None
+    return names

@@ -30,12 +30,15 @@ class Partition(NamedTuple):
         The propagated distributions over classes.
     propagation : float
         The parameter of that name.
+    weights : ndarray of shape (n_nodes,) or None
+        Of the samples, by which batches are drawn; None where all count alike.
     """
 
     codes: NDArray
     graph: Graph
     classes: NDArray
     propagation: float
+    weights: NDArray | None = None
 
 
 class SemiSupervisedMethod:

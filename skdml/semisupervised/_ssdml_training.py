@@ -22,6 +22,7 @@ from ..deep._hog import oriented_gradients
 from ..deep._train import embed
 from ..deep.modules import check_embeddings
 from ..utils._fit import Progress, record
+from ..utils._supervision import draw_weighted, shuffle
 from ..utils._torch import LastGood, NotFinite
 from ._label_propagation import class_distributions, describe_graph, make_graph, propagate_classes
 from ._method_laplacian import LRML
@@ -124,6 +125,7 @@ def train(
     rng: Generator,
     progress: Progress,
     attributes: Callable[[MetricModel], dict[str, Any]],
+    weights: NDArray | None = None,
 ) -> tuple[dict[str, list], list[dict[str, float]]]:
     """Train a model on one partition after the other.
 
@@ -146,6 +148,8 @@ def train(
         Where epochs are reported; may ask to stop.
     attributes : callable
         The fitted attributes of the estimator with the given model, for callbacks.
+    weights : ndarray of shape (n_samples,), default=None
+        Of the samples; None where all count alike.
 
     Returns
     -------
@@ -159,7 +163,7 @@ def train(
     graphs: list[dict[str, float]] = []
     model.to(plan.device)
     if plan.pretrain_epochs:
-        _pretrain(model, samples, codes, plan, rng)
+        _pretrain(model, samples, codes, weights, plan, rng)
     partitions = draw_partitions(codes, plan.partition_size, rng)
     model.projection.requires_grad_(method.metric == "gradient")
     optimizer = schedule = None
@@ -174,7 +178,8 @@ def train(
         progress.begin()
         if (epoch - 1) % plan.epochs_per_partition == 0:
             rows = next(partitions)
-            partition = _make_partition(model, samples, rows, codes, plan, rng, epoch == 1)
+            given = samples, rows, codes, weights
+            partition = _make_partition(model, *given, plan, rng, epoch == 1)
             method.begin(partition, rng)
             graphs.append(describe_graph(partition.graph, partition.codes, partition.classes))
         figures = {}
@@ -218,7 +223,7 @@ def _train_epoch(epoch, model, samples, method, batches, plan, optimizer, schedu
     return total / number
 
 
-def _pretrain(model, samples, codes, plan, rng):
+def _pretrain(model, samples, codes, weights, plan, rng):
     """Train the network to classify the labelled samples, with a linear layer of its own."""
     labelled = np.flatnonzero(codes >= 0)
     proxies = nn.Linear(model.projection.in_features, int(codes.max()) + 1, bias=False)
@@ -233,7 +238,13 @@ def _pretrain(model, samples, codes, plan, rng):
             features = model.features(plan.load(samples[rows]))
             cosines = features @ functional.normalize(proxies.weight, dim=1).T
             optimizer.zero_grad()
-            functional.cross_entropy(_LOGIT_SCALE * cosines, targets).backward()
+            logits = _LOGIT_SCALE * cosines
+            if weights is None:
+                loss = functional.cross_entropy(logits, targets)
+            else:
+                losses = functional.cross_entropy(logits, targets, reduction="none")
+                loss = (torch.from_numpy(weights[rows]).to(losses) * losses).mean()
+            loss.backward()
             optimizer.step()
 
 
@@ -253,13 +264,17 @@ def draw_partitions(codes: NDArray, partition_size: int, rng: Generator) -> Iter
 
 
 def input_features(
-    samples: Tensor, codes: NDArray, n_neighbors: int, rng: Generator
+    samples: Tensor,
+    codes: NDArray,
+    n_neighbors: int,
+    rng: Generator,
+    weights: NDArray | None = None,
 ) -> list[tuple[NDArray, bool]]:
     """Return features for graphs of the input, each with whether to scale it to unit length.
 
     For images, their oriented gradients. For tables, the rows as they are, and mapped by NCA and by
     LRML, which weigh the columns by the labels; the rows alone if there are too many columns, or no
-    class has two labels.
+    class has two labels. NCA sees labelled rows of small weights in some of its calls alone.
     """
     if samples.ndim > 2:
         cell = max(1, round(min(samples.shape[2:]) / _CELLS))
@@ -271,21 +286,25 @@ def input_features(
     if n_columns <= _MAX_COLUMNS and np.bincount(codes[codes >= 0]).max() > 1:
         graph = make_graph(rows, n_neighbors, unit_length=False)
         lrml = LRML(dissimilar_weight=_DISSIMILAR_WEIGHT)
-        lrml.begin(Partition(codes, graph, np.empty((0, 0)), 0.0), rng)
+        lrml.begin(Partition(codes, graph, np.empty((0, 0)), 0.0, weights), rng)
         factor = lrml.find_metric(rows, np.empty((n_columns, n_columns)), rng)
         nca = NeighborhoodComponentsAnalysis(init="identity")
-        nca.fit(rows[lrml.labelled], codes[lrml.labelled])
+        seen = lrml.labelled
+        if weights is not None:
+            seen = seen[np.unique(draw_weighted(weights[seen], len(seen), rng))]
+        nca.fit(rows[seen], codes[seen])
         features += [(nca.transform(rows), False), (rows @ factor, False)]
     return features
 
 
-def _make_partition(model, samples, rows, codes, plan, rng, is_first=False):
+def _make_partition(model, samples, rows, codes, weights, plan, rng, is_first=False):
     """Make a graph of some samples, and propagate the labels.
 
     The first graph is of the input, later ones are of the network, with graphs of the input beside
     them. With the paper's recipe all graphs are of the network, and directed.
     """
     some, known = samples[rows], codes[rows]
+    weights = None if weights is None else weights[rows]
 
     def join(features, unit_length=True):
         kind = "directed" if plan.paper else "symmetric"
@@ -293,11 +312,12 @@ def _make_partition(model, samples, rows, codes, plan, rng, is_first=False):
 
     def spread(graph, n_probes=100):
         n_classes = int(codes.max()) + 1
-        return propagate_classes(graph.flow, known, n_classes, plan.propagation, n_probes)
+        labels = known, n_classes
+        return propagate_classes(graph.flow, *labels, plan.propagation, n_probes, weights)
 
     graphs, masses, reference = [], [], None
     if not plan.paper or model.backbone is None:
-        features = input_features(some, known, plan.n_neighbors, rng)
+        features = input_features(some, known, plan.n_neighbors, rng, weights)
         graphs = [join(*one) for one in features]
         reference = spread(graphs[0])
         masses = [spread(graph, n_probes=0) for graph in graphs[1:]] or [reference]
@@ -305,11 +325,16 @@ def _make_partition(model, samples, rows, codes, plan, rng, is_first=False):
         graphs.append(join(model.embed_features(some, plan.device)))
         masses.append(spread(graphs[-1], n_probes=0 if masses else 100))
     classes = class_distributions(masses, known, reference)
-    return Partition(known, graphs[-1], classes, plan.propagation)
+    return Partition(known, graphs[-1], classes, plan.propagation, weights)
 
 
 def propagate_all(
-    model: MetricModel, samples: Tensor, codes: NDArray, plan: Plan, rng: Generator
+    model: MetricModel,
+    samples: Tensor,
+    codes: NDArray,
+    plan: Plan,
+    rng: Generator,
+    weights: NDArray | None = None,
 ) -> NDArray:
     """Return the class distribution of every row, by graphs of the trained model.
 
@@ -320,7 +345,7 @@ def propagate_all(
     partitions = draw_partitions(codes, plan.partition_size, rng)
     for _ in range(max(1, -(-n_unlabelled // plan.partition_size))):
         rows = next(partitions)
-        classes[rows] = _make_partition(model, samples, rows, codes, plan, rng).classes
+        classes[rows] = _make_partition(model, samples, rows, codes, weights, plan, rng).classes
     return classes
 
 
@@ -330,11 +355,13 @@ def draw_batches(
     """Yield the batches of an epoch: nodes and their partners, or triplets, one kind in a row.
 
     Batches are of nearly equal size, so that none is too small for batch norm. Some labelled nodes
-    are added to each, because they are few and certain.
+    are added to each, because they are few and certain. With weights, nodes are drawn as often as
+    these say, and triplets by the weights of their anchors.
     """
     if method.batches == "triplets":
         triplets = method.triplets  # type: ignore[attr-defined]
-        triplets = triplets[rng.permutation(len(triplets))]
+        anchors = None if partition.weights is None else partition.weights[triplets[:, 0]]
+        triplets = triplets[shuffle(len(triplets), anchors, rng)]
         for part in np.array_split(triplets[: n_batches * plan.batch_size], n_batches):
             yield part.T
         return
@@ -345,8 +372,13 @@ def draw_batches(
     neighbors = partition.graph.neighbors
     drawn = 0
     while drawn < n_batches:
-        for nodes in np.array_split(rng.permutation(n_nodes), n_parts)[: n_batches - drawn]:
-            nodes = np.concatenate([nodes, rng.choice(labelled, n_extra, replace=False)])
+        order = shuffle(n_nodes, partition.weights, rng)
+        for nodes in np.array_split(order, n_parts)[: n_batches - drawn]:
+            if partition.weights is None:
+                extra = rng.choice(labelled, n_extra, replace=False)
+            else:
+                extra = labelled[draw_weighted(partition.weights[labelled], n_extra, rng)]
+            nodes = np.concatenate([nodes, extra])
             partners = nodes
             if plan.augment is None or method.batches == "neighbours":
                 partners = neighbors[nodes, rng.integers(neighbors.shape[1], size=len(nodes))]

@@ -138,6 +138,92 @@ def merge_rows(
     return rows[first], np.bincount(inverse, weights).astype(np.float64)
 
 
+def weighted_rows(
+    X: Any, codes: NDArray, sample_weight: Any
+) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
+    """Return the distinct rows of `fit` that count, and their weights.
+
+    Parameters
+    ----------
+    X : array or sparse matrix of shape (n_rows, n_features)
+        The rows.
+    codes : ndarray of shape (n_rows,)
+        Their classes.
+    sample_weight : array-like of shape (n_rows,) or None
+        As `fit` was given it.
+
+    Returns
+    -------
+    rows : ndarray
+        Without those of weight 0, and one of equal rows of a class.
+    weights : ndarray or None
+        Their weights, 1 on average; None where all count alike, and then the rows are in their
+        order.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdml.utils._supervision import weighted_rows
+    >>> X, codes = np.array([[1.0], [2.0], [1.0]]), np.array([0, 1, 0])
+    >>> weighted_rows(X, codes, [1, 2, 1])
+    (array([0, 1]), None)
+    """
+    weights = None
+    if sample_weight is not None:
+        weights = equal_as_ones(check_weights(sample_weight, "sample_weight", X.shape[0]))
+    rows, weights = merge_rows(X, codes, weights)
+    if weights is None or np.ptp(weights) == 0:
+        return np.sort(rows), None
+    return rows, weights / weights.mean()
+
+
+def places_of_rows(X: Any, codes: NDArray, rows: NDArray) -> NDArray[np.int64]:
+    """Return the position in `rows` of the equal row of each row, -1 where there is none."""
+    keys = _row_keys(X, codes)
+    order = np.argsort(keys[rows])
+    found = np.searchsorted(keys[rows], keys, sorter=order)
+    places = order[np.minimum(found, len(rows) - 1)]
+    return np.where(keys[rows][places] == keys, places, -1)
+
+
+def equal_as_ones(weights: NDArray) -> NDArray:
+    """Return weights that are all the same, but for zeros, as ones; others as they are."""
+    used = weights[weights > 0]
+    return (weights > 0).astype(np.float64) if np.ptp(used) == 0 else weights
+
+
+def draw_weighted(weights: NDArray, n_draws: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Draw positions, each as often as its weight says in the mean.
+
+    Systematic sampling: a position is drawn its share of the draws, rounded up or down at random.
+
+    Parameters
+    ----------
+    weights : ndarray of shape (n,)
+        Above 0.
+    n_draws : int
+        How many.
+    rng : numpy Generator
+        Draws.
+
+    Returns
+    -------
+    positions : ndarray of shape (n_draws,)
+        In random order but for repeats, which come one after the other.
+    """
+    order = rng.permutation(len(weights))
+    ends = np.cumsum(weights[order])
+    places = (rng.random() + np.arange(n_draws)) * (ends[-1] / n_draws)
+    return order[np.minimum(np.searchsorted(ends, places, side="right"), len(order) - 1)]
+
+
+def shuffle(n_items: int, weights: NDArray | None, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return as many positions in random order: each once, or as often as its weight says."""
+    if weights is None:
+        return rng.permutation(n_items)
+    return rng.permutation(draw_weighted(weights, n_items, rng))
+
+
 def _row_keys(X, codes):
     """Return numbers of 64 bits that are equal for equal rows of a class, and for hardly others."""
     n_columns = X.shape[1]

@@ -154,11 +154,19 @@ def gerrymandering(rng, folder):
         "validation_fraction": [None, 0.2, 0.5],
         "n_jobs": [None, 1],
     }
-    given, quick = part(values, "X", "y"), {"max_iter": 2}
+    given, quick = weighted(rng, part(values, "X", "y"), kinds), {"max_iter": 2}
     name = "NeighborhoodGerrymandering"
     case = estimator_case(rng, name, choices, quick, given, LINEAR_USES, kinds)
     case.arguments |= part(values, "test", "test_pairs", "vectors")
     return case
+
+
+def weighted(rng, given, kinds):
+    """Add weights of rows to some cases."""
+    kinds["sample_weight"] = "numbers"
+    if rng.random() >= 0.2:
+        return given
+    return given | {"sample_weight": rng.integers(0, 4, given["X"].shape[0]) / 2}
 
 
 def _from_rows(rng, name, choices, quick, changes=None):
@@ -166,10 +174,8 @@ def _from_rows(rng, name, choices, quick, changes=None):
     values, kinds = supervised(rng)
     kinds |= {"chunks": "labels"} | ({"y": "numbers"} if name == "MLKR" else {})
     given = part(values, "X", "y") | (changes(values) if changes else {})
-    if rng.random() < 0.2:
-        kinds["sample_weight"] = "numbers"
-        given["sample_weight"] = rng.integers(0, 4, len(values["X"])) / 2
     choices = {"n_components": [None, 1], **choices}
+    given = weighted(rng, given, kinds)
     case = estimator_case(rng, name, choices, quick, given, LINEAR_USES, kinds)
     case.parameters = {k: v for k, v in case.parameters.items() if k in case.settable}
     case.arguments |= part(values, "test", "test_pairs", "vectors")
@@ -202,7 +208,8 @@ def rca(rng, folder):
         n_rows = values["X"].shape[0]
         return {"chunks": rng.integers(-1, 4, n_rows)} if rng.random() < 0.5 else {}
 
-    return _from_rows(rng, "RCA", {"shrinkage": ["auto", 0.1, 1]}, {}, chunks)
+    choices = {"shrinkage": ["auto", 0.1, 1], "strength": ["auto", 0, 0.5, 1]}
+    return _from_rows(rng, "RCA", choices, {}, chunks)
 
 
 @target(4)
@@ -211,6 +218,7 @@ def lfda(rng, folder):
         "n_neighbors": [1, 7, 50],
         "embedding_type": ["weighted", "orthonormalized", "plain"],
         "shrinkage": ["auto", 0.1, 1],
+        "strength": ["auto", 0, 0.5, 1],
     }
     return _from_rows(rng, "LFDA", choices, {})
 
@@ -269,7 +277,7 @@ def asymmetric(rng, folder):
         "validation_fraction": [None, 0.2, 0.5],
         "n_jobs": [None, 1],
     }
-    given = part(values, "X", "y")
+    given = weighted(rng, part(values, "X", "y"), kinds)
     if rng.random() < 0.3:
         given |= {"X_query": values["X"][::2] + 0.1, "y_query": values["y"][::2]}
     kinds |= {"X_query": "matrix", "y_query": "labels", "other": "matrix"}
@@ -310,6 +318,7 @@ def _embedder(rng, name, choices, quick):
         given = supervision(rng, values, kinds)
         if "y" not in given and rng.random() < 0.9:  # what is for classes alone
             choices = {k: v for k, v in choices.items() if not k.startswith(("loss", "coreset"))}
+    given = weighted(rng, given, kinds)
     case = estimator_case(rng, name, choices, quick, given, uses, kinds)
     case.arguments |= part(values, "test", "y_test", "test_pairs", "vectors")
     return case
@@ -387,6 +396,7 @@ def generator(rng, folder):
         ("score", {"X": "test"}),
     ]
     kinds = {"X": "matrix", "test": "matrix", "n_samples": "parameter", "seed": "parameter"}
-    case = estimator_case(rng, "WassersteinGenerator", choices, quick, {"X": X}, uses, kinds)
+    given = weighted(rng, {"X": X}, kinds)
+    case = estimator_case(rng, "WassersteinGenerator", choices, quick, given, uses, kinds)
     case.arguments |= {"test": X[:10] + 0.1, "n_samples": 7, "seed": 0}
     return case

@@ -55,7 +55,7 @@ def test_directions_solve_the_eigenproblem_of_the_paper(wine):
     inside, between = slow_scatters(X, y, 7)
     expected = np.sort(np.linalg.eigvals(np.linalg.solve(inside, between)).real)[::-1]
     for n_components in (None, 3):
-        model = LFDA(n_components, shrinkage=0).fit(X, y)
+        model = LFDA(n_components, shrinkage=0, strength=1).fit(X, y)
         np.testing.assert_allclose(model.eigenvalues_, expected[:n_components], rtol=1e-8)
         Z = model.transform(X)
         assert Z.shape[1] == (n_components or 13)
@@ -68,7 +68,7 @@ def test_directions_solve_the_eigenproblem_of_the_paper(wine):
 def test_embeddings_span_the_same_space(wine):
     X, y = wine
     plain, orthonormal = (
-        LFDA(2, embedding_type=kind, shrinkage=0).fit(X, y).get_mahalanobis_matrix()
+        LFDA(2, embedding_type=kind, shrinkage=0, strength=1).fit(X, y).get_mahalanobis_matrix()
         for kind in ("plain", "orthonormalized")
     )
     np.testing.assert_allclose(orthonormal @ orthonormal, orthonormal, atol=1e-10)
@@ -79,7 +79,7 @@ def test_embeddings_span_the_same_space(wine):
 
 def test_all_orthonormalized_directions_are_euclidean_distance(wine):
     X, y = wine
-    model = LFDA(embedding_type="orthonormalized").fit(X, y)
+    model = LFDA(embedding_type="orthonormalized", strength=1).fit(X, y)
     np.testing.assert_allclose(model.get_mahalanobis_matrix(), np.eye(13), atol=1e-9)
 
 
@@ -87,14 +87,14 @@ def test_all_orthonormalized_directions_are_euclidean_distance(wine):
 def test_wide_rows_have_the_metric_of_the_whole_space(kind):
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((24, 40)), np.arange(24) % 3
-    wide = LFDA(embedding_type=kind, shrinkage=0.2).fit(X, y)
+    wide = LFDA(embedding_type=kind, shrinkage=0.2, strength=1).fit(X, y)
     assert wide.metric_.rank < 24
     A = wide.get_mahalanobis_matrix()
     if kind == "plain":
         inside, _ = slow_scatters(X, y, 7)
         shrunk = 0.8 * inside + 0.2 * np.trace(inside) / 40 * np.eye(40)
         np.testing.assert_allclose(A, np.linalg.inv(shrunk), atol=1e-8)
-    model = LFDA(embedding_type=kind, shrinkage=0.2).fit(sparse.csr_array(X), y)
+    model = LFDA(embedding_type=kind, shrinkage=0.2, strength=1).fit(sparse.csr_array(X), y)
     same = model.get_mahalanobis_matrix()
     np.testing.assert_allclose(same, A, atol=1e-8 * np.abs(A).max())
 
@@ -104,7 +104,7 @@ def test_keeps_clusters_of_a_class_where_fisher_would_join_them():
     y = np.arange(300) % 2
     X = 0.3 * rng.standard_normal((300, 3))
     X[:, 0] += np.where(y == 1, 0, np.where(np.arange(300) % 4 < 2, 3, -3))
-    A = LFDA(1, embedding_type="orthonormalized").fit(X, y).get_mahalanobis_matrix()
+    A = LFDA(1, embedding_type="orthonormalized", strength=1).fit(X, y).get_mahalanobis_matrix()
     assert A[0, 0] > 0.95
 
 
@@ -123,3 +123,26 @@ def test_one_neighbor_may_be_a_boolean():
     np.testing.assert_array_equal(
         LFDA(n_neighbors=True).fit(X, y).transform(X), LFDA(n_neighbors=1).fit(X, y).transform(X)
     )
+
+
+def test_strength_is_a_power_of_the_metric(wine):
+    X, y = wine
+    full, half = (LFDA(4, strength=t).fit(X, y).get_mahalanobis_matrix() for t in (1, 0.5))
+    np.testing.assert_allclose(half @ half, full, atol=1e-9 * np.abs(full).max())
+    plain = LFDA(strength=0).fit(X, y).get_mahalanobis_matrix()
+    np.testing.assert_allclose(plain, np.eye(13), atol=1e-12)
+
+
+def test_strength_is_chosen_by_rows_that_are_held_out():
+    rng = np.random.default_rng(0)
+    y = np.arange(240) % 3
+    X = np.column_stack([y + 0.3 * rng.normal(size=240), 5 * rng.normal(size=240)])
+    model = LFDA().fit(X, y)
+    assert model.strength_ >= 0.5
+    assert max(model.path_["score"]) > model.path_["score"][0] + 0.02
+    X = rng.normal(size=(60, 20))
+    X[:, 0] += 6 * (y[:60] > 0)
+    assert LFDA().fit(X, y[:60] > 0).path_["score"][0] > 0.8
+    noise = LFDA().fit(rng.normal(size=(100, 3)), np.arange(100) % 2)
+    best = noise.path_["score"][noise.path_["strength"].index(noise.strength_)]
+    assert best >= noise.path_["score"][0]

@@ -14,9 +14,11 @@ from tests.linear.test_lfda import slow_scatters
 
 LEARNERS = [
     RCA(),
-    RCA(n_components=3),
+    RCA(strength=1),
+    RCA(n_components=3, strength=0.5),
     LFDA(n_components=4),
-    LFDA(embedding_type="plain", shrinkage=0.1),
+    LFDA(n_components=4, strength=1),
+    LFDA(embedding_type="plain", shrinkage=0.1, strength=1),
     MLKR(random_state=0),
     MLKR(n_components=2, random_state=0),
     LMNN(random_state=0),
@@ -67,7 +69,7 @@ def test_weights_of_one_change_nothing(wine, model):
     np.testing.assert_array_equal(ones, matrix(model, X, y))
 
 
-@pytest.mark.parametrize("model", [RCA(shrinkage=0), *LEARNERS[-4:]], ids=str)
+@pytest.mark.parametrize("model", [RCA(shrinkage=0, strength=1), *LEARNERS[-4:]], ids=str)
 def test_a_common_factor_changes_nothing(wine, model):
     X, y, weights = wine
     first = matrix(model, X, y, sample_weight=weights)
@@ -86,7 +88,7 @@ def test_a_class_without_weight_is_absent(wine, model):
 def test_chunks_have_weights(wine):
     X, y, weights = wine
     chunks = np.where(np.arange(80) % 4, y, -1)
-    model = RCA(shrinkage=0)
+    model = RCA(shrinkage=0, strength=1)
     weighted = matrix(model, X, None, chunks=chunks, sample_weight=weights)
     X, chunks = X.repeat(weights, axis=0), chunks.repeat(weights)
     assert_same(weighted, matrix(model, X, None, chunks=chunks))
