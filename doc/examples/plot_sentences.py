@@ -40,8 +40,9 @@ if is_ready:
     rng = np.random.default_rng(0)
     texts = np.array(texts, dtype=object)
     names, y = np.unique(kinds, return_inverse=True)
-    some = np.concatenate([rng.permutation(np.flatnonzero(y == kind))[:12] for kind in range(77)])
-    known, new = some[y[some] < 38], some[y[some] >= 38]
+    drawn = [rng.permutation(np.flatnonzero(y == kind)) for kind in range(77)]
+    known = np.concatenate([rows[:40] for rows in drawn[:38]])
+    new = np.concatenate([rows[:12] for rows in drawn[38:]])
     print(f"{len(known)} questions of 38 kinds to learn from, {len(new)} of 39 others to search")
 
 # %%
@@ -93,7 +94,7 @@ if is_ready:
 # --------------------
 # The vectors as they come; an adapter, which changes the finished vectors by one matrix; and
 # fine-tuning. There, the embeddings of tokens and the first four layers are frozen: what is general
-# about language is not for 456 questions to change. The change at the end learns at a rate of its
+# about language is not for 1,500 questions to change. The change at the end learns at a rate of its
 # own. A fifth of the kinds in training is held out, and the weights of the epoch with the best
 # search among them are kept, or those of the start.
 
@@ -109,9 +110,9 @@ if is_ready:
         encoder,
         loader=tokenize,
         freeze=("transformer.embeddings", "transformer.encoder.layer.[0-3].*", "*pooler*"),
-        lr=1e-4,
-        optimizer__param_groups=[("head.*", {"lr": 3e-4})],
-        classes_per_batch=8,
+        lr=2e-5,
+        optimizer__param_groups=[("head.*", {"lr": 1e-4})],
+        classes_per_batch=12,
         samples_per_class=3,
         max_epochs=2,
         random_state=0,
