@@ -97,6 +97,10 @@ if is_ready:
 # about language is not for 1,500 questions to change. The change at the end learns at a rate of its
 # own. A fifth of the kinds in training is held out, and the weights of the epoch with the best
 # search among them are kept, or those of the start.
+#
+# Expect little: on these few questions, MAP@R of both was half a point above the vectors as they
+# come, and recall@1 of fine-tuning 4 of 468 questions below. The adapter does as well at a fraction
+# of the cost, so it is what to try first.
 
 from skdml import DeepMetricEmbedder
 from skdml.metrics import map_at_r, recall_at_k
