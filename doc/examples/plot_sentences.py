@@ -147,15 +147,14 @@ if is_ready:
     ax.axline((0, 0), slope=1, color="0.7", zorder=0)
     ax.scatter(shares["as they come"], shares["fine-tuned"], s=24)
     gain = shares["fine-tuned"] - shares["as they come"]
-    for kind in [*np.argsort(gain)[-3:], np.argmin(gain)]:
-        place = shares["as they come"][kind], shares["fine-tuned"][kind]
+    for kind, side, shift in ((np.argmax(gain), "right", 4), (np.argmin(gain), "left", -10)):
         ax.annotate(
             names[38 + kind].replace("_", " "),
-            place,
-            xytext=(0, 6 if gain[kind] > 0 else -12),
+            (shares["as they come"][kind], shares["fine-tuned"][kind]),
+            xytext=(-5 if side == "right" else 5, shift),
             textcoords="offset points",
-            fontsize=8,
-            ha="center",
+            fontsize=7,
+            ha=side,
         )
     ax.set(
         xlabel="vectors as they come",
