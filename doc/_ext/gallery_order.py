@@ -6,6 +6,8 @@ ORDER = (
     "plot_gmml.py",
     "plot_genes.py",
     "plot_verification.py",
+    "plot_domain_search.py",
+    "plot_sentences.py",
     "plot_handwriting.py",
     "plot_deep.py",
     "plot_search_results.py",

@@ -29,11 +29,11 @@ from ._data import (
     augment_affine,
     augmented,
     check_changes,
-    choose_rows,
     classes_of_rank,
     count_batches,
     rotate_classes,
 )
+from ._samples import choose_rows
 from ._train import EpochCallback, HeldOut, LossModule, MetricNet, embed, train
 from ._tuples import RankingLoss, TupleBatches, Tuples, split_tuples
 from .losses import get_loss, loss_parameters
@@ -100,6 +100,7 @@ class Config:
     n_classes: int
     seed: int
     distributed: Any = None
+    freeze: Any = None
     part_params: dict[str, Any] = field(default_factory=dict)
     weights: NDArray | None = None
 
@@ -111,6 +112,11 @@ class Config:
     def is_adapter(self) -> bool:
         """Whether the network is the adapter."""
         return isinstance(self.module, str) and self.module == "adapter"
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the network is the user's."""
+        return not isinstance(self.module, str)
 
     @property
     def rotates_classes(self) -> bool:
@@ -137,7 +143,7 @@ def choose_defaults(
     ----------
     estimator : DeepMetricEmbedder
         Has the parameters.
-    X : array of shape (n_samples, n_features)
+    X : array of shape (n_samples, n_features) or ReadSamples
         The samples.
     sample_shape : tuple of int
         The shape of one sample.
@@ -151,10 +157,12 @@ def choose_defaults(
     """
     module, augment = estimator.module, estimator.augment
     if isinstance(module, str) and module == "auto":
-        module = "adapter" if _has_unit_rows(X) else "mlp"
         if len(sample_shape) == 3 and min(sample_shape[1:]) >= _SMALLEST_IMAGE:
             module, augment = "convnet", "affine" if augment is None else augment
+        else:
+            module = "adapter" if _has_unit_rows(X) else "mlp"
     is_adapter = isinstance(module, str) and module == "adapter"
+    is_trained = is_adapter or isinstance(module, torch.nn.Module)
     has_many_classes, has_many = False, True
     if isinstance(codes, np.ndarray):
         counts = np.bincount(codes)
@@ -164,9 +172,9 @@ def choose_defaults(
         "loss": "dro-kl-g" if is_adapter else "multi-similarity",
         "classes_per_batch": 32 if is_adapter else 16,
         "max_epochs": 5 if is_adapter else 20,
-        "lr": 1e-4 if is_adapter else 0.002,
-        "validation": "classes" if is_adapter and has_many_classes else "samples",
-        "early_stopping": bool(is_adapter and has_many),
+        "lr": 1e-4 if is_trained else 0.002,
+        "validation": "classes" if is_trained and has_many_classes else "samples",
+        "early_stopping": bool(is_trained and has_many),
     }
     chosen = {name: _given(getattr(estimator, name), value) for name, value in chosen.items()}
     return {"module": module, "augment": check_changes(augment, sample_shape), **chosen}
@@ -177,8 +185,12 @@ def _given(value, chosen):
 
 
 def _has_unit_rows(X):
-    some = np.asarray(X[:: -(-len(X) // 1000)], dtype=np.float64)
-    return bool(np.all(np.abs(np.linalg.norm(some, axis=1) - 1) < 1e-3))
+    every = -(-len(X) // 1000)
+    for first in range(0, len(X), 100 * every):
+        some = np.asarray(X[first : first + 100 * every : every], dtype=np.float64)
+        if np.any(np.abs(np.linalg.norm(some.reshape(len(some), -1), axis=1) - 1) > 1e-3):
+            return False
+    return True
 
 
 def build_training(
@@ -274,6 +286,8 @@ def keep_better(config: Config, samples: torch.Tensor, codes: Any, net: Any, rel
     if validation is None:
         return
     held_out = choose_rows(samples, torch.from_numpy(validation), release)
+    if not held_out[:1].is_floating_point():  # tokens are no embedding
+        return
     _, score = _choose_score(config, codes[validation])
     before, after = score(embed(Unchanged(), held_out)), score(embed(net.module_, held_out))
     if before > after:
@@ -452,7 +466,7 @@ def build_net(
         loss = GatheredLoss(loss, ranks, config.distributed, config.seed)
         net_class = RankNet
         net_params = {"ranks": ranks, "config": config, **net_params}
-    return net_class(
+    net = net_class(
         module,
         criterion=LossModule,
         criterion__loss=loss,
@@ -471,6 +485,8 @@ def build_net(
             for name, value in config.params_of(part).items()
         },
     )
+    net.freeze_, net.mixes_precision_ = config.freeze, config.is_own
+    return net
 
 
 def _build_callbacks(config, watch, n_batches, is_first):

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
+from torch.utils.data import Dataset
 
 from ..metrics import recall_at_k
 from ..transport import CloudMetric
@@ -24,7 +25,7 @@ from ..utils._sklearn import EstimatorMixin, Interval, StrOptions
 from ..utils._supervision import check_weights, find_source
 from ..utils._torch import seeded_torch
 from ..utils._typing import MatrixLike, RandomStateLike
-from ..utils.validation import encode, label_vector
+from ..utils.validation import check_given, encode, label_vector
 from . import _clouds
 from ._build import (
     OPTIMIZERS,
@@ -34,7 +35,8 @@ from ._build import (
     make_config,
     train_on_all,
 )
-from ._data import SamplesMixin, check_coreset, choose_rows, page_release
+from ._data import check_coreset
+from ._samples import ReadSamples, SamplesMixin, choose_rows, page_release
 from ._train import embed, read_history, train
 from ._tuples import check_tuples
 from .distributed import Distributed, choose_options
@@ -69,8 +71,10 @@ class DeepMetricEmbedder(
         with ``module__hidden=512`` units); or a subclass of ``torch.nn.Module``. Its constructor
         gets `n_features`, `input_shape` and `n_components`, as far as it has such parameters, and
         what is given as ``module__...``. Of a network that exists already, a copy is trained, from
-        its weights on. "auto" is "convnet" with ``augment="affine"`` for images of 8 x 8 and more,
-        "adapter" for rows of unit length, and "mlp" for others.
+        its weights on. A network of your own is trained in mixed precision (bfloat16) where the
+        device is a GPU that has it, with weights, loss and `transform` in single precision. "auto"
+        is "convnet" with ``augment="affine"`` for images of 8 x 8 and more, "adapter" for rows of
+        unit length, and "mlp" for others.
     n_components : int, default=64
         Columns of the embedding; that of "adapter" has as many as X.
     loss : str or callable, default="auto"
@@ -97,8 +101,10 @@ class DeepMetricEmbedder(
     optimizer : {"adam", "adamw", "sgd"} or class, default="adam"
         The optimiser, with further parameters as ``optimizer__...``.
     lr : float or "auto", default="auto"
-        The learning rate at the beginning; "auto" is 0.0001 for "adapter" and 0.002 for others.
-        It falls to zero along a cosine, unless `callbacks` has a schedule of its own.
+        The learning rate at the beginning; "auto" is 0.0001 for "adapter" and for a network that
+        exists already, and 0.002 for others. It falls to zero along a cosine, unless `callbacks`
+        has a schedule of its own. ``optimizer__param_groups=[("head.*", {"lr": 0.001})]`` gives
+        parameters another one, by patterns of their names.
     augment : {"affine", "class-rotations"}, callable or list of these, default=None
         Random changes of the samples of a batch: "affine" rotates, scales, shears and shifts
         images a little; "class-rotations" rotates images by multiples of 90 degrees, which then
@@ -107,7 +113,8 @@ class DeepMetricEmbedder(
         What is held out: samples of all classes, scored by recall@1, or all samples of some
         classes, scored by MAP@R, for a search among classes that are not in y. A network that is
         worse than X itself on held-out classes is dropped, with a warning: `transform` then
-        returns X, in unit length. "auto" is "classes" for "adapter" with 10 classes or more.
+        returns X, in unit length. "auto" is "classes" for "adapter", and for a network that exists
+        already, with 10 classes or more.
     validation_fraction : float, default=None
         The share of the samples, or of the classes, that is held out and scored after each epoch.
     early_stopping : bool or "auto", default="auto"
@@ -116,7 +123,7 @@ class DeepMetricEmbedder(
         classes (for "adapter" a third), if `validation_fraction` is None. If an epoch was better
         than the start, "adapter" is trained once more with what was held out, up to the last epoch
         within 1% of the best, unless there are `callbacks` or several processes. "auto" is True for
-        "adapter" alone.
+        "adapter" and for a network that exists already.
     device : str, default="auto"
         Where to train: "cpu", "cuda", ...; "auto" takes a GPU if there is one.
     callbacks : list of skorch callbacks, default=None
@@ -134,7 +141,12 @@ class DeepMetricEmbedder(
     verbose : int, default=0
         1 shows a progress bar on a terminal.
     **kwargs
-        Parameters of the parts, such as ``module__hidden=(64,)`` or ``loss__margin=0.2``.
+        Parameters of the parts, such as ``module__hidden=(64,)`` or ``loss__margin=0.2``, and two
+        of input and network. ``freeze="encoder.*"`` has names or patterns of parameters, or names
+        of parts, that are not trained; parts that are frozen whole stay in evaluation mode, so
+        that batch norm keeps its statistics. ``loader=read`` is a function that returns the sample
+        for one item of X as an array, such as the image for a path, or the tokens for a text; X is
+        then a list of items, which are read when a batch needs them.
 
     Attributes
     ----------
@@ -205,8 +217,13 @@ class DeepMetricEmbedder(
         "distributed": [Distributed, None],
         "random_state": ["random_state"],
         "verbose": ["verbose"],
+        "freeze": [str, list, tuple, None],
+        "loader": [callable, None],
     }
     _accepts_unlabelled = False
+    _reads_samples = True
+    _options = ("freeze", "loader")
+    freeze: str | Sequence[str] | None = None
 
     net_: Any
     module_: torch.nn.Module
@@ -295,9 +312,13 @@ class DeepMetricEmbedder(
         ----------
         X : array-like of shape (n_samples, n_features) or (n_samples, channels, height, width)
             The samples. A memory-mapped array of float32 stays on disk, as for
-            ``np.load(path, mmap_mode="r")``.
+            ``np.load(path, mmap_mode="r")``. Rows of integers, such as tokens, stay integers, as
+            int64, for a network of your own. Also a map-style ``torch.utils.data.Dataset``, whose
+            items are samples or pairs (sample, label), or with ``loader`` a list of items such as
+            paths: these are read when a batch needs them, in one process.
         y : array-like of shape (n_samples,), default=None
-            Class labels, numbers or strings. Ignored where pairs or triplets are given.
+            Class labels, numbers or strings. Ignored where pairs or triplets are given. None takes
+            the labels of a Dataset, by one pass over it.
         pairs : array-like of shape (n_pairs, 2), default=None
             Row indices into X.
         pair_labels : array-like of shape (n_pairs,), default=None
@@ -321,8 +342,10 @@ class DeepMetricEmbedder(
         self._check_part_params()
         given = X
         X, self._sample_shape = self._check_samples(X, reset=True)
+        self._has_tokens = X.dtype.kind in "iu"
         codes: Any
         if find_source(pairs, triplets, pair_labels, pair_similarity, pair_weight) is None:
+            y = X.labels() if y is None and isinstance(X, ReadSamples) else y
             X, y, weights = self._check_classes(X, y, sample_weight)
             self.classes_, codes = encode_labels(y, len(X), type(self).__name__)
         else:
@@ -346,6 +369,12 @@ class DeepMetricEmbedder(
         )
         if config.loss in TRANSPORT:
             _clouds.find_cloud(config)  # a wrong cloud shows here, not in another process
+        if config.distributed is not None and isinstance(X, ReadSamples):
+            raise ValueError(
+                f"n_workers={config.distributed.n_workers}: samples of a Dataset or a loader are "
+                "read in one process. Leave n_workers at 1, or give X as an array, which may be "
+                "memory-mapped."
+            )
         samples = self._to_tensor(X)
         with FitProgress(
             self, total=config.max_epochs, X=given, y=y, description="epoch"
@@ -373,7 +402,8 @@ class DeepMetricEmbedder(
         codes = encode_labels(y, len(X), type(self).__name__)[1]
         rows, weights = self._choose_samples(X, codes, sample_weight)
         if rows is not None:
-            X, y = X[rows], label_vector(y, len(X))[rows]
+            y = label_vector(y, len(X))[rows]
+            X = X.take(rows) if isinstance(X, ReadSamples) else X[rows]
         return X, y, weights
 
     def _check_tuple_params(self):
@@ -400,7 +430,7 @@ class DeepMetricEmbedder(
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features) or (n_samples, channels, height, width)
-            The samples.
+            The samples; also a Dataset or a list of items, as in `fit`.
 
         Returns
         -------
@@ -411,7 +441,8 @@ class DeepMetricEmbedder(
         X, _ = self._check_samples(X, reset=False)
         samples = self._to_tensor(X)
         rows = choose_rows(samples, torch.arange(len(samples)), page_release(X))
-        return embed(self.module_, rows, self.net_.device).astype(X.dtype, copy=False)
+        embeddings = embed(self.module_, rows, self.net_.device)
+        return embeddings if self._has_tokens else embeddings.astype(X.dtype, copy=False)
 
     @property
     def _n_features_out(self):
@@ -437,7 +468,7 @@ class DeepMetricEmbedder(
             return np.linalg.norm(left - right, axis=1)
         return self.metric_.pair_distance(left, right)
 
-    def score(self, X: MatrixLike, y: ArrayLike) -> float:
+    def score(self, X: MatrixLike, y: ArrayLike | None = None) -> float:
         """Return recall@1: the share of samples whose nearest other sample is of their class.
 
         With a transport loss, the samples that are nearest by Euclidean distance, 20 with the
@@ -446,9 +477,9 @@ class DeepMetricEmbedder(
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features) or (n_samples, channels, height, width)
-            The samples.
-        y : array-like of shape (n_samples,)
-            Their classes, which need not be those of training.
+            The samples, as in `transform`.
+        y : array-like of shape (n_samples,), default=None
+            Their classes, which need not be those of training. None takes the labels of a Dataset.
 
         Returns
         -------
@@ -456,6 +487,9 @@ class DeepMetricEmbedder(
             Between 0 and 1.
         """
         embeddings = self.transform(X)
+        if y is None and isinstance(X, Dataset):
+            y = ReadSamples(X, None, self._has_tokens).labels()
+        check_given(y, type(self).__name__)
         _, codes = encode(label_vector(y, len(embeddings)), "y")
         if np.bincount(codes).max() < 2:
             raise ValueError("y has no class with two samples, so there is no neighbour to find.")
@@ -466,7 +500,8 @@ def _attributes(config, samples, net, is_done=True):
     """Return the fitted attributes for a net; its network is copied while it is in training."""
     module = net.module_ if is_done else copy.deepcopy(net.module_)
     uses_transport = config.loss in TRANSPORT
-    some = samples[:: -(-len(samples) // (_N_SCALE if uses_transport else 2))]
+    every = -(-len(samples) // (_N_SCALE if uses_transport else 2))
+    some = choose_rows(samples, torch.arange(0, len(samples), every))
     embeddings = embed(module, some, net.device)
     return {
         "net_": net,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import fnmatch
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,12 +17,13 @@ from skorch.dataset import unpack_data
 from torch import nn
 from torch.nn import functional
 
-from ..utils._torch import LastGood, NotFinite, has_finite_weights
-from ._data import Rows
-from .modules import check_embeddings
+from ..utils._torch import LastGood, NotFinite, has_finite_weights, mixed_precision
+from ._samples import Rows
+from .modules import check_embeddings, freeze_parts
 
-# Rows of a forward pass without gradients, padded to whole multiples of a few.
-_CHUNK = 512
+# Rows of a forward pass without gradients, padded to whole multiples of a few; fewer where they are
+# large.
+_CHUNK, _CHUNK_BYTES = 512, 2**26
 _PAD = 64
 
 
@@ -49,10 +51,33 @@ class MetricNet(NeuralNet):
         The batches of a pass.
     best_epoch_ : int or None
         With early stopping, the epoch whose weights were kept; 0 is before the first step.
+    freeze_ : str, sequence of str or None
+        Names of parameters that are not trained.
+    mixes_precision_ : bool
+        Whether forward passes of training are in mixed precision, where the device has it.
     """
 
     batches_: Any = None
     best_epoch_: int | None = None
+    freeze_: Any = None
+    frozen_parts_: Sequence[str] = ()
+    mixes_precision_ = False
+
+    def initialize_module(self) -> Any:
+        super().initialize_module()
+        if self.freeze_ is not None:
+            self.frozen_parts_ = freeze_parts(self.module_, self.freeze_)
+        return self
+
+    def initialize_optimizer(self, *args: Any, **kwargs: Any) -> Any:
+        names = [name for name, _ in self.get_all_learnable_params()]
+        for pattern, _ in self.get_params_for("optimizer").get("param_groups", []):
+            if not fnmatch.filter(names, pattern):
+                raise ValueError(
+                    f"optimizer__param_groups: {pattern!r} is the name of no parameter. Names are "
+                    f"such as {', '.join(names[:1] + names[-2:])}."
+                )
+        return super().initialize_optimizer(*args, **kwargs)
 
     def get_iterator(self, dataset: Any, training: bool = False) -> Any:
         if training and self.batches_ is not None:
@@ -69,8 +94,12 @@ class MetricNet(NeuralNet):
 
     def train_step_single(self, batch: Any, **fit_params: Any) -> dict[str, Any]:
         self._set_training(True)
+        for part in self.frozen_parts_:
+            self.module_.get_submodule(part).eval()
         X, y = unpack_data(batch)
-        embeddings = check_embeddings(self.infer(X, **fit_params), len(X), self.module_)
+        with mixed_precision(self.device if self.mixes_precision_ else "cpu"):
+            output = self.infer(X, **fit_params)
+        embeddings = check_embeddings(output, len(X), self.module_)
         loss = self.get_loss(embeddings, y, X=X, training=True)
         if not isinstance(loss, torch.Tensor) or loss.ndim:
             got = f"shape {tuple(loss.shape)}" if hasattr(loss, "shape") else type(loss).__name__
@@ -190,9 +219,11 @@ def embed(module: Any, X: torch.Tensor | Rows, device: str = "cpu") -> NDArray:
     """Return unit-length embeddings of samples, a part at a time, without gradients."""
     module.eval()
     parts = []
+    n_fit = _CHUNK_BYTES // max(1, X[:1].nbytes) // _PAD * _PAD
+    chunk = max(_PAD, min(_CHUNK, n_fit))
     with torch.inference_mode():
-        for first in range(0, len(X), _CHUNK):
-            part = X[first : first + _CHUNK]
+        for first in range(0, len(X), chunk):
+            part = X[first : first + chunk]
             # Whole blocks: a matrix product rounds the last rows of an odd number differently,
             # and the embedding of a sample should not depend on what it comes with.
             n_rows = len(part)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import inspect
 import math
 from collections.abc import Sequence
@@ -357,4 +358,45 @@ def check_embeddings(output: Any, n_samples: int, module: Any) -> torch.Tensor:
             f"module: {name} must return one embedding per sample, a tensor of shape "
             f"({n_samples}, n_components), got {found}."
         )
-    return output
+    return output.float() if output.dtype in (torch.bfloat16, torch.float16) else output
+
+
+def freeze_parts(module: nn.Module, freeze: str | Sequence[str]) -> list[str]:
+    """Leave parameters out of the training by their names.
+
+    Parameters
+    ----------
+    module : nn.Module
+        The network, whose parameters are marked.
+    freeze : str or sequence of str
+        Names or patterns of parameters, such as "encoder.*", or names of parts of the network.
+
+    Returns
+    -------
+    parts : list of str
+        Names of the parts that have nothing to train, for which evaluation mode is right.
+    """
+    patterns = [freeze] if isinstance(freeze, str) else list(freeze)
+    names = [name for name, _ in [*module.named_parameters(), *module.named_buffers()]]
+
+    def matches(name, pattern):
+        return fnmatch.fnmatchcase(name, pattern) or name.startswith(f"{pattern}.")
+
+    for pattern in patterns:
+        if not any(matches(name, pattern) for name in names):
+            raise ValueError(
+                f"freeze={pattern!r} is the name of no parameter of the network. Its names are "
+                f"such as {', '.join(names[:1] + names[-2:])}."
+            )
+    frozen = {name for name in names if any(matches(name, pattern) for pattern in patterns)}
+    for name, parameter in module.named_parameters():
+        if name in frozen:
+            parameter.requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise ValueError(f"freeze={freeze!r} leaves no parameter of the network to train.")
+    parts = []
+    for part, _ in module.named_modules():
+        inside = [name for name in names if name.startswith(f"{part}.")]
+        if part and inside and frozen.issuperset(inside):
+            parts.append(part)
+    return parts

@@ -54,8 +54,8 @@ def to_onnx(estimator: Any) -> Any:
     Returns
     -------
     model : onnx.ModelProto
-        Its input is `X`, in single precision, of shape (n_samples, n_features). Write it with
-        ``onnx.save(model, path)``.
+        Its input is `X`, in single precision, or int64 where tokens were learned from, of shape
+        (n_samples, n_features). Write it with ``onnx.save(model, path)``.
 
     See Also
     --------
@@ -133,7 +133,8 @@ def _export_network(estimator: Any) -> Any:
                 X = torch.nn.functional.normalize(X, dim=1)
             return X if self.components is None else X @ self.components
 
-    example = torch.zeros(3, estimator.n_features_in_)
+    dtype = torch.int64 if getattr(estimator, "_has_tokens", False) else torch.float32
+    example = torch.zeros(3, estimator.n_features_in_, dtype=dtype)
     batch = torch.export.Dim("n_samples")
     with contextlib.redirect_stdout(io.StringIO()):  # it tells its steps
         program = torch.onnx.export(

@@ -46,8 +46,8 @@ NETWORKS = {
 def skops_trusted_types() -> list[str]:
     """Return the types that skops must trust to load estimators of this package.
 
-    They are those of estimators without torch, whose tensors skops cannot store: for
-    these there is `skdml.io.save`.
+    They are those of estimators without torch, whose tensors skops cannot store, and of
+    `PlainModel`, which holds the others as text and arrays.
 
     Returns
     -------
@@ -65,6 +65,7 @@ def skops_trusted_types() -> list[str]:
         "scipy.sparse._csr.csr_array",
         "scipy.sparse._csr.csr_matrix",
         "skdml.asymmetric._asymmetric.AsymmetricMetricClassifier",
+        "skdml.io._store.PlainModel",
         "skdml.linear._ditml.DITMLTransformer",
         "skdml.linear._gerrymandering.NeighborhoodGerrymandering",
         "skdml.linear._gmml.GMMLTransformer",

@@ -53,21 +53,17 @@ def save(estimator: Any, path: str | os.PathLike[str]) -> None:
     GMMLTransformer(geodesic=0.5)
     """
     safetensors = optional_import("safetensors.numpy", "skdml.io.save")
-    name = name_of_class(estimator)
-    if name is None:
-        raise TypeError(f"estimator must be an estimator of skdml, got {estimator!r}.")
-    encoder = Encoder()
-    content = json.dumps(encoder.encode(estimator, name), allow_nan=False)
+    content, arrays = _encode(estimator)
     header = {
         "format": FORMAT,
         "version": __version__,
-        "sha256": _digest(content, encoder.arrays),
+        "sha256": _digest(content, arrays),
         "content": content,
     }
     path = Path(path)
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        part.write_bytes(safetensors.save(encoder.arrays, metadata={"skdml": json.dumps(header)}))
+        part.write_bytes(safetensors.save(arrays, metadata={"skdml": json.dumps(header)}))
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
@@ -125,6 +121,67 @@ def load(path: str | os.PathLike[str], *, module: Any = None) -> Any:
     content = str(header.get("content"))
     if header.get("sha256") != _digest(content, arrays):
         raise ValueError(f"{path} is damaged or was changed: its checksum is another one.")
+    return _decode(content, arrays, own, path)
+
+
+class PlainModel:
+    """An estimator as text and arrays, for tools that cannot store its networks, such as skops.
+
+    Parameters
+    ----------
+    estimator : estimator or VectorIndex
+        One of this package, with what it has learned.
+
+    Attributes
+    ----------
+    content : str
+        Parameters and structure, as JSON.
+    arrays : dict of str to ndarray
+        Arrays, and weights of networks.
+
+    See Also
+    --------
+    save : The same in a file, without another tool.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skdml import GMMLTransformer
+    >>> from skdml.io import PlainModel
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = GMMLTransformer(geodesic=0.5).fit(X, y)
+    >>> PlainModel(model).restore()
+    GMMLTransformer(geodesic=0.5)
+    """
+
+    def __init__(self, estimator: Any) -> None:
+        self.content, self.arrays = _encode(estimator)
+
+    def restore(self, *, module: Any = None) -> Any:
+        """Return the estimator; nothing that the content says is called.
+
+        Parameters
+        ----------
+        module : class or list of classes, default=None
+            Networks of your own, as in `load`.
+
+        Returns
+        -------
+        estimator : estimator or VectorIndex
+            Its outputs equal those of the estimator that was given.
+        """
+        return _decode(self.content, self.arrays, _own_networks(module), "This PlainModel")
+
+
+def _encode(estimator: Any) -> tuple[str, dict[str, NDArray]]:
+    name = name_of_class(estimator)
+    if name is None:
+        raise TypeError(f"estimator must be an estimator of skdml, got {estimator!r}.")
+    encoder = Encoder()
+    return json.dumps(encoder.encode(estimator, name), allow_nan=False), encoder.arrays
+
+
+def _decode(content: str, arrays: dict[str, NDArray], own: dict[str, type], path: Any) -> Any:
     try:
         found = Decoder(arrays, own).decode(json.loads(content))
     except UnknownNetwork as error:

@@ -17,7 +17,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from ..deep._build import OPTIMIZERS
-from ..deep._data import SamplesMixin, augment_affine, check_changes
+from ..deep._data import augment_affine, check_changes
+from ..deep._samples import SamplesMixin
 from ..deep._train import embed
 from ..deep.modules import find_module, module_arguments
 from ..metrics import recall_at_k

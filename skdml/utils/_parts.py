@@ -19,6 +19,8 @@ class PartParamsMixin(BaseEstimator):
     """For estimators that take the parameters of their parts as ``part__name``."""
 
     _parts: tuple[str, ...] = ("module", "optimizer", "loss", "callbacks")
+    # Further parameters, of data and parts, without a prefix; their defaults are class attributes.
+    _options: tuple[str, ...] = ()
 
     def _part_params(self) -> dict[str, Any]:
         """Return what was given beyond the named parameters."""
@@ -29,7 +31,7 @@ class PartParamsMixin(BaseEstimator):
     def _check_part_params(self):
         prefixes = tuple(f"{part}__" for part in self._parts)
         for name in self._part_params():
-            if not name.startswith(prefixes):
+            if name not in self._options and not name.startswith(prefixes):
                 raise TypeError(
                     f"{type(self).__name__} has no parameter {name!r}. Parameters of its parts "
                     f"begin with {', '.join(prefixes)}."
@@ -64,7 +66,11 @@ class PartParamsMixin(BaseEstimator):
             Itself.
         """
         prefixes = tuple(f"{part}__" for part in self._parts)
-        parts = {name: params.pop(name) for name in list(params) if name.startswith(prefixes)}
+        parts = {
+            name: params.pop(name)
+            for name in list(params)
+            if name in self._options or name.startswith(prefixes)
+        }
         super().set_params(**params)
         self.__dict__.update(parts)
         return self

@@ -49,6 +49,16 @@ def choose_device(device: str) -> str:
     return device
 
 
+def mixed_precision(device: str) -> contextlib.AbstractContextManager:
+    """Return a context in which products are of bfloat16, where the device is a GPU that has it.
+
+    Elsewhere it changes nothing.
+    """
+    if torch.device(device).type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 8:
+        return torch.autocast("cuda", torch.bfloat16)
+    return contextlib.nullcontext()
+
+
 def has_finite_weights(module: torch.nn.Module) -> bool:
     """Tell whether all weights and buffers of a network are finite."""
     return all(bool(torch.isfinite(value).all()) for value in module.state_dict().values())
