@@ -64,8 +64,8 @@ METHODS = {
         "sklearn.ensemble", "RandomForestClassifier", {"random_state": 0}, is_classifier=True
     ),
     "LMNN": _ours("LMNN", "1"),
-    "RCA": _ours("RCA", "1", is_seeded=False),
-    "LFDA": _ours("LFDA", "1", is_seeded=False),
+    "RCA": _ours("RCA", "2", is_seeded=False),
+    "LFDA": _ours("LFDA", "2", is_seeded=False),
     "GMML": _ours("GMMLTransformer"),
     "DITML": _ours("DITMLTransformer"),
     "gerrymandering": _ours("NeighborhoodGerrymandering"),

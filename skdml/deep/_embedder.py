@@ -331,8 +331,9 @@ class DeepMetricEmbedder(
             Row indices into X: anchor, near sample, far sample.
         sample_weight : array-like of shape (n_samples,), default=None
             How often each sample is drawn among those of its class; a weight of 0 is the same as
-            no sample. Classes are drawn alike, and held-out samples count alike. A pair or a
-            triplet counts the product of the weights of its samples.
+            no sample. Equal samples of a class in memory are one, with the sum of their weights.
+            Classes are drawn alike, and held-out samples count alike. A pair or a triplet counts
+            the product of the weights of its samples.
 
         Returns
         -------

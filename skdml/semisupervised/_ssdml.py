@@ -72,7 +72,8 @@ class SSDMLEmbedder(
         Columns of the embedding. With ``module=None``, as many as X has columns at most; half of
         them for an orthogonal map, which would be a mere rotation otherwise.
     n_neighbors : int, default=10
-        k, the neighbours of a sample in the graph; an even number.
+        k, the neighbours of a sample in the graph; an even number. Equal samples of a class are
+        one: k is smaller where few different ones are left.
     propagation : float, default=0.99
         gamma, the share that a sample takes from its neighbours in each step of propagation.
     partition_size : int, default=9000
