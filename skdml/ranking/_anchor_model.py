@@ -16,7 +16,7 @@ from scipy.special import expit
 from ..linear._gmml import geometric_mean
 from ..linear._mahalanobis import MahalanobisMetric
 from ..utils._parallel import make_shards
-from ._documents import CUTOFF, Queries, RankedQueries, discounts
+from ._documents import Queries, RankedQueries
 
 # Rank budget shared by all local metrics, which bounds the time to score a document, and the least
 # rank of each.
@@ -129,6 +129,8 @@ class AnchorModel:
         The factor of the identity in each metric.
     factors : ndarray of shape (n_anchors, rank, n_features)
         The other part of each metric, ``M = scale I + F' F``.
+    amplitude : float, default=1.0
+        A factor of the scores.
     """
 
     kernel: str
@@ -138,6 +140,7 @@ class AnchorModel:
     widths: NDArray
     scale: NDArray
     factors: NDArray
+    amplitude: float = 1.0
 
     def phi_of(self, weights: NDArray) -> NDArray:
         """Return Phi, given weights as the kernel takes them."""
@@ -199,7 +202,10 @@ class AnchorModel:
 
     def evaluate(self, squared: NDArray, weights: NDArray) -> tuple[NDArray, Partials]:
         """Return scores and their partial derivatives, given squared distances."""
-        return KERNELS[self.kernel](squared, weights, self.widths, self.signs)
+        scores, partials = KERNELS[self.kernel](squared, weights, self.widths, self.signs)
+        if self.amplitude == 1:
+            return scores, partials
+        return self.amplitude * scores, Partials(*(self.amplitude * part for part in partials))
 
     def scores_by_example(self, X: NDArray, examples: NDArray) -> NDArray:
         """Score rows by their negative squared distance to their query, a row of features each.
@@ -366,14 +372,18 @@ def group_scatter(group: RankedQueries, anti: bool) -> tuple[NDArray, NDArray]:
     # Differences do not change with the origin; small numbers lose fewer digits.
     X = X - np.repeat(np.add.reduceat(X, starts) / sizes[:, None], sizes, axis=0)
     n_near, n_far = np.add.reduceat(near, starts), np.add.reduceat(far, starts)
-    sum_near = np.add.reduceat(X * near[:, None], starts)
-    sum_far = np.add.reduceat(X * far[:, None], starts)
+    # a weighted row counts by the root of its query's weight in each factor of a product
+    root = np.sqrt(group.row_weights())
+    sum_near = np.add.reduceat(X * (root * near)[:, None], starts)
+    sum_far = np.add.reduceat(X * (root * far)[:, None], starts)
     # sum over i, j of (x_i - x_j)(x_i - x_j)', query by query, without a loop over pairs
-    similar = 2 * (_weighted_gram(X, near * np.repeat(n_near, sizes)) - sum_near.T @ sum_near)
+    weight = root**2 * near * np.repeat(n_near, sizes)
+    similar = 2 * (_weighted_gram(X, weight) - sum_near.T @ sum_near)
     cross = sum_near.T @ sum_far
-    weight = near * np.repeat(n_far, sizes) + far * np.repeat(n_near, sizes)
+    weight = root**2 * (near * np.repeat(n_far, sizes) + far * np.repeat(n_near, sizes))
     dissimilar = _weighted_gram(X, weight) - cross - cross.T
-    return similar / (n_near @ n_near), dissimilar / (n_near @ n_far)
+    n_near_weighted = n_near * group.weights
+    return similar / (n_near_weighted @ n_near), dissimilar / (n_near_weighted @ n_far)
 
 
 def _weighted_gram(X, weight):
@@ -430,7 +440,9 @@ def choose_anchor(
     if anti:
         scores = -scores
     ndcg = np.zeros(len(candidates))
-    for start, end in zip(group.starts[:-1], group.starts[1:], strict=True):
-        order = np.argsort(-scores[start:end], axis=0, kind="stable")[:CUTOFF]
-        ndcg += discounts(np.arange(len(order))) @ group.gains[start:end][order]
+    weights = np.broadcast_to(group.weights, group.n_queries)
+    for start, end, weight in zip(group.starts[:-1], group.starts[1:], weights, strict=True):
+        order = np.argsort(-scores[start:end], axis=0, kind="stable")[: group.measure.cutoff]
+        counted = group.measure.counted(np.arange(len(order)))
+        ndcg += weight * (counted @ group.gains[start:end][order])
     return group.features[candidates[np.argmax(ndcg)]]

@@ -94,7 +94,7 @@ def train(
         current = replace(model, **dict(zip(learned, average, strict=True)))
         figures = {"loss": total / ranked.n_queries}
         if validation is not None:
-            scores = current.scores(validation.features, watched)
+            scores = current.scores(validation.features, watched) + validation.offsets
             figures["validation_loss"] = pair_loss(scores, validation)
             figures["ndcg"] = mean_ndcg_of(scores, validation)
         record(history, start, **figures)
@@ -109,6 +109,7 @@ def _gradients(model, batch, quadratic, learned, loss, rng):
     """Return the loss of a batch of queries and its gradient by the learned attributes."""
     squared = model.squared_distances(batch.features, quadratic)
     scores, partials = model.evaluate(squared, model.weights)
+    scores = scores + batch.offsets
     if loss == "lambda":
         value, by_score = lambda_loss(scores, batch)
     else:
@@ -200,6 +201,7 @@ def lambda_loss(scores: NDArray, batch: RankedQueries) -> tuple[float, NDArray]:
     discount = discounts(positions(scores, batch.starts))
     better, worse = _pairs(batch)
     weight = (batch.gains[better] - batch.gains[worse]) * np.abs(discount[better] - discount[worse])
+    weight *= batch.row_weights()[better]
     margin = scores[better] - scores[worse]
     pull = weight * expit(-margin)
     gradient = np.bincount(worse, pull, len(scores)) - np.bincount(better, pull, len(scores))
@@ -219,7 +221,8 @@ def pair_loss(scores: NDArray, queries: RankedQueries) -> float:
     codes = queries.codes()[better]
     total = np.bincount(codes, weight, queries.n_queries)
     loss = weight * np.logaddexp(0, scores[worse] - scores[better])
-    return float(np.mean(np.bincount(codes, loss, queries.n_queries) / total))
+    by_query = np.bincount(codes, loss, queries.n_queries) / total
+    return float(np.mean(queries.weights * by_query))
 
 
 def _pairs(batch):
@@ -248,6 +251,7 @@ def warp_loss(
     worse, rank_error = draw_violators(scores, better, lower, ends, rng, margin)
     found = rank_error > 0
     better, worse, weight = better[found], worse[found], rank_weight(rank_error[found])
+    weight *= batch.row_weights()[better]
     gradient = np.bincount(worse, weight, len(scores)) - np.bincount(better, weight, len(scores))
     loss = float(weight @ (margin - scores[better] + scores[worse]))
     return loss / batch.n_queries, gradient / batch.n_queries
