@@ -5,7 +5,7 @@ Local metrics and the first ideal documents are closed forms, of one group of qu
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ from ._documents import Queries, RankedQueries
 
 # Rank budget shared by all local metrics, which bounds the time to score a document, and the least
 # rank of each.
-_RANK_BUDGET = 64
+RANK_BUDGET = 64
 _MIN_RANK = 8
 # So many documents of a group are tried as its ideal document.
 _MAX_CANDIDATES = 100
@@ -207,6 +207,31 @@ class AnchorModel:
             return scores, partials
         return self.amplitude * scores, Partials(*(self.amplitude * part for part in partials))
 
+    def parts(self, X: NDArray, weights: NDArray) -> NDArray:
+        """Return what each anchor adds to the scores of rows, (n_rows, n_anchors).
+
+        The logarithm of a sum is split by the shares of its terms.
+        """
+        squared = self.squared_distances(X)
+        if self.kernel == "damped":
+            distance = np.sqrt(squared)
+            return -self.amplitude * weights * np.exp(-distance) * distance
+        _, partials = self.evaluate(squared, np.broadcast_to(weights, squared.shape))
+        added = np.zeros_like(squared)
+        for sign in (1.0, -1.0):
+            own = self.signs == sign
+            if own.any():
+                alone = replace(
+                    self, signs=self.signs[own], widths=self.widths[own], anchors=self.anchors[own]
+                )
+                values, _ = alone.evaluate(
+                    squared[:, own], np.broadcast_to(weights, squared.shape)[:, own]
+                )
+                # the derivatives by log Phi are the shares, with sign and amplitude
+                shares = partials.by_weight[:, own] * (sign / self.amplitude)
+                added[:, own] = shares * values[:, None]
+        return added
+
     def scores_by_example(self, X: NDArray, examples: NDArray) -> NDArray:
         """Score rows by their negative squared distance to their query, a row of features each.
 
@@ -312,17 +337,24 @@ class LocalMetric(NamedTuple):
 
 
 def learn_local_metrics(
-    ranked: RankedQueries, n_metrics: int, reg: float, rng: Generator, anti: bool, **workers: Any
+    ranked: RankedQueries,
+    n_metrics: int,
+    reg: float,
+    rng: Generator,
+    anti: bool,
+    rank_budget: int = RANK_BUDGET,
+    **workers: Any,
 ) -> list[LocalMetric]:
     """Learn so many local metrics, and with `anti` as many of anti-ideal documents.
 
-    They are learned in parallel; `workers` are the options of `make_shards`.
+    They share the rank budget, and are learned in parallel; `workers` are the options of
+    `make_shards`.
     """
     kinds = [False, True] if anti else [False]
     groups = [group for _ in kinds for group in draw_groups(ranked, n_metrics, rng)]
     seeds = rng.integers(2**31, size=len(groups)).tolist()
     own = list(zip(np.repeat(kinds, n_metrics).tolist(), seeds, strict=True))
-    rank = max(_MIN_RANK, _RANK_BUDGET // n_metrics)
+    rank = max(_MIN_RANK, rank_budget // n_metrics)
     with make_shards([ranked.take(group) for group in groups], **workers) as shards:
         return shards.map(_learn_one, reg, rank, each=own)
 

@@ -299,7 +299,7 @@ class Normalizer:
 
     def unclipped(self, X: NDArray, queries: Queries) -> NDArray:
         """Return the features of documents of any scale, before there is a unit for them."""
-        X = X[queries.order]
+        X = X[queries.order].astype(np.float64, copy=False)
         if self.normalize is None:
             return X * self.unit
         if self.normalize == "column":
@@ -324,7 +324,7 @@ class Normalizer:
         with np.errstate(over="ignore"):
             parts = []
             if self.normalize in ("query", "both"):
-                parts = [_place_z_scores(X, documents), _RANK_SCALE * _place_ranks(X, documents)]
+                parts = [place_z_scores(X, documents), _RANK_SCALE * place_ranks(X, documents)]
             if self.normalize != "query":
                 parts.append(X if self.normalize is None else X / self.scale)
             features = np.hstack(parts)
@@ -341,7 +341,7 @@ def fit_normalizer(
     *,
     has_unit: bool,
     measure: Measure = NDCG_AT_10,
-) -> tuple[Normalizer, RankedQueries, NDArray]:
+) -> tuple[Normalizer, RankedQueries]:
     """Choose scale, features and unit from the training documents.
 
     Parameters
@@ -366,18 +366,12 @@ def fit_normalizer(
         For other documents.
     ranked : RankedQueries
         The training documents of queries with several grades.
-    kept : ndarray of int
-        The positions in ``queries.ids`` of these queries.
     """
     rows = X if len(queries.order) == len(X) else X[queries.order]
     scale = column_scale(rows) if normalize in ("column", "both") else None
     normalizer = Normalizer(normalize, scale)
     features = normalizer.unclipped(X, queries)
-    ranked, kept = sort_queries(features, y[queries.order], queries, measure)
-    if ranked.n_queries == 0:
-        raise ValueError(
-            "y: no query has documents of different relevance, so there is no order to learn."
-        )
+    ranked, _ = sort_queries(features, y[queries.order], queries, measure)
     if normalize in ("query", "both"):
         used = choose_views(ranked, X.shape[1])
         features = features.compress(used.ravel(), axis=1)
@@ -389,7 +383,7 @@ def fit_normalizer(
     elif normalize == "column":
         unit = 1 / np.sqrt(len(features))  # the columns have a root mean square of 1
     ranked = replace(ranked, features=ranked.features * unit)
-    return replace(normalizer, unit=unit), ranked, kept
+    return replace(normalizer, unit=unit), ranked
 
 
 def _unit_of(features, queries):
@@ -490,7 +484,7 @@ def choose_views(ranked: RankedQueries, n_features: int) -> NDArray:
     return used
 
 
-def _place_z_scores(X, documents):
+def place_z_scores(X: NDArray, documents: NDArray) -> NDArray:
     """Return z-scores of rows, by the mean and the deviation of the documents of a query."""
     largest = np.abs(documents).max(axis=0)
     unit = np.where(largest > 0, largest, 1.0)  # huge values are not squared
@@ -501,7 +495,7 @@ def _place_z_scores(X, documents):
     return np.where(varies, z_scores, 0.0)
 
 
-def _place_ranks(X, documents):
+def place_ranks(X: NDArray, documents: NDArray) -> NDArray:
     """Return ranks of rows among the documents of a query, between -1 and 1."""
     ranks = np.empty_like(X)
     for column, values, ordered in zip(ranks.T, X.T, np.sort(documents, axis=0).T, strict=True):

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from ._views import N_BASIS, Views, centre, places
+from ..utils._parallel import make_shards
+from ._documents import Measure, Queries, RankedQueries, mean_ndcg_of
+from ._local_gmml_training import pair_loss
+from ._views import N_BASIS, Views, centre, fit_views, places
 
 # Strengths of the penalty that are tried, in units of the mean eigenvalue of the scatter.
 REGS = np.array([1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0])
-LISTWISE_REGS = np.array([10.0, 3.0, 1.0, 0.3])  # from strong to weak: each starts at the last
-_STEPS = 12  # of L-BFGS, from the solution of the stronger penalty
+LISTWISE_REGS = np.array([3.0, 1.0, 0.3])  # from strong to weak: each starts at the last
+_STEPS = 8  # of L-BFGS, from the solution of the stronger penalty
 # What is tried: the loss, and the views of a feature.
 CANDIDATES = (
     ("squares", ("z",)),
@@ -27,13 +30,14 @@ CANDIDATES = (
     ("squares", ("z", "rank", "value")),
     ("squares", ("z", "z hinges")),
     ("squares", ("z", "value", "z hinges", "value hinges")),
-    ("listwise", ("z", "rank", "value")),
-    ("listwise", ("z", "z hinges")),
     ("listwise", ("z", "value", "z hinges", "value hinges")),
 )
 N_FOLDS = 4
-# Members of the mean: NDCG that is so much below the best has a share of 1/e.
-_SOFTNESS = 0.005
+# NDCG that is so much below the best, divided by the root of the number of queries, has a share of
+# 1/e in the mean: about the standard error of the difference of two rankers.
+_SOFTNESS = 0.08
+_LEAST_SHARE = 0.05  # of the share of the best
+_BLOCK = 4_000  # rows of a block of documents
 _TEMPERATURES = np.exp2(np.arange(-6.0, 7.0))
 
 
@@ -42,6 +46,15 @@ class Sums(NamedTuple):
 
     scatter: NDArray
     products: NDArray
+
+    def part(self, keep: NDArray) -> Sums:
+        """Return the sums of some of the columns."""
+        return Sums(self.scatter[np.ix_(keep, keep)], self.products[keep])
+
+
+def sum_all(terms: list[Sums]) -> Sums:
+    """Return the sum of sums."""
+    return Sums(*(np.sum(term, axis=0) for term in zip(*terms, strict=True)))
 
 
 class Targets(NamedTuple):
@@ -192,70 +205,136 @@ class LinearPart:
     held_out: NDArray
     folds: NDArray
 
+    def scores(self, X: NDArray, starts: NDArray, documents: NDArray | None = None) -> NDArray:
+        """Return the scores of documents, see `Views.scores`."""
+        return self.views.scores(X, starts, self.coefficients, documents)
+
+    def by_feature(self, X: NDArray, starts: NDArray, documents: NDArray | None = None) -> NDArray:
+        """Return what each feature adds to the scores, see `Views.by_feature`."""
+        return self.views.by_feature(X, starts, self.coefficients, documents)
+
 
 def fit_linear(
-    views: Views,
-    columns: NDArray,
-    targets: Targets,
-    measure: Callable[[NDArray], float],
-    loss: Callable[[NDArray], float],
-    all_sums: Callable[[NDArray], Sums] | None = None,
+    X: NDArray, ranked: RankedQueries, all_sums: Callable[..., Sums] | None = None
 ) -> LinearPart:
     """Fit linear rankers to views of documents and take the mean of those that do well.
 
     Parameters
     ----------
-    views : Views
-        What made the columns.
-    columns : ndarray of shape (N_BASIS, n_features, n_rows)
-        All views of the documents; queries are in random order.
-    targets : Targets
-        Their queries and gains.
-    measure : callable
-        NDCG of scores of these documents.
-    loss : callable
-        A loss of the scores, which sets their unit.
+    X : ndarray of shape (n_rows, n_features)
+        The documents, query by query, the queries in random order.
+    ranked : RankedQueries
+        All of these queries, sorted by grade; their features are not used.
     all_sums : callable, default=None
-        The sums over more documents than these, given which of the columns are used. Least
-        squares are solved with them in the end.
+        ``all_sums(views, used)`` returns the sums over more documents than these. Least squares
+        are solved with them in the end.
 
     Returns
     -------
     part : LinearPart
-        With few queries, one, there is no choice: the first candidate with the strongest penalty.
+        With one query there is no choice: the first candidate with the strongest penalty.
     """
-    n_queries = len(targets.weights)
-    n_features = columns.shape[1]
-    n_folds = min(N_FOLDS, n_queries)
-    folds = np.linspace(0, n_queries, n_folds + 1).astype(int)
-    flat = columns.reshape(-1, columns.shape[2])
+    views = fit_views(X, ranked.starts)
+    flat = views.columns(X, ranked.starts, np.arange(N_BASIS)).reshape(-1, len(X))
+    targets = targets_of(ranked)
+    folds = np.linspace(0, ranked.n_queries, min(N_FOLDS, ranked.n_queries) + 1).astype(int)
     parts = [
-        (slice(targets.starts[a], targets.starts[b]), targets.part(a, b))
+        (slice(ranked.starts[a], ranked.starts[b]), targets.part(a, b))
         for a, b in zip(folds[:-1], folds[1:], strict=True)
     ]
     sums = [sums_of(flat[:, rows], part) for rows, part in parts]
-    total = Sums(*(np.sum(term, axis=0) for term in zip(*sums, strict=True)))
-    if n_folds == 1:
-        used = places(CANDIDATES[0][1])
-        keep = _indices(used, n_features)
-        found = Spectrum(total.scatter[np.ix_(keep, keep)]).solve(total.products[keep], REGS[-1:])
-        coefficients = np.zeros((N_BASIS, n_features))
-        coefficients[used] = found.reshape(len(used), n_features)
-        scores = coefficients.ravel() @ flat
-        member = Member(*CANDIDATES[0], float(REGS[-1]), measure(scores), 1.0)
-        return LinearPart(views, coefficients, [member], scores, folds)
-    members, held_out, solutions = [], [], []
-    for views_used in dict.fromkeys(names for _, names in CANDIDATES):
-        used = places(views_used)
-        keep = _indices(used, n_features)
-        losses = [name for name, names in CANDIDATES if names == views_used]
-        found = _cross_fit(flat[keep] if len(keep) < len(flat) else flat, targets, parts, sums,
-                           keep, losses)
-        for name, reg, scores, solution in found:
-            members.append(Member(name, views_used, float(reg), measure(scores)))
-            held_out.append(scores)
-            solutions.append((used, solution))
-    return _combine(views, members, held_out, solutions, total, folds, loss, all_sums)
+    tried = _try_all(flat, targets, parts, sums) if len(parts) > 1 else _try_one(flat, sums[0])
+    for found in tried:
+        found.ndcg = mean_ndcg_of(found.scores[ranked.origin], ranked)
+    shares = _shares([found.ndcg for found in tried], _SOFTNESS / np.sqrt(ranked.n_queries))
+    chosen = [(one, share) for one, share in zip(tried, shares, strict=True) if share > 0]
+    _solve_again([one for one, _ in chosen], views, sums, all_sums)
+    coefficients, scores = np.zeros((N_BASIS, X.shape[1])), np.zeros(len(X))
+    for one, share in chosen:
+        size = np.sqrt(np.mean(one.scores**2)) or 1.0
+        coefficients[one.used] += share / size * one.solution.reshape(-1, X.shape[1])
+        scores += share / size * one.scores
+    losses = [pair_loss(t * scores[ranked.origin], ranked) for t in _TEMPERATURES]
+    unit = _TEMPERATURES[np.argmin(losses)]
+    members = [
+        Member(one.loss, one.views, one.reg, one.ndcg, float(share))
+        for one, share in zip(tried, shares, strict=True)
+    ]
+    members.sort(key=lambda member: -member.ndcg)
+    return LinearPart(views, unit * coefficients, members, unit * scores, folds)
+
+
+def targets_of(ranked: RankedQueries) -> Targets:
+    """Return the targets of queries, in the order that their rows had before they were sorted."""
+    gains = np.empty(len(ranked.gains))
+    gains[ranked.origin] = ranked.gains
+    return Targets(ranked.starts, gains, np.broadcast_to(ranked.weights, ranked.n_queries))
+
+
+@dataclass
+class _Tried:
+    """A linear ranker, its scores of queries that it was not fitted to, and its coefficients."""
+
+    loss: str
+    views: tuple[str, ...]
+    reg: float
+    scores: NDArray
+    solution: NDArray
+    ndcg: float = 0.0
+
+    @property
+    def used(self):
+        return places(self.views)
+
+
+def _try_one(flat, sums):
+    """Fit without a choice."""
+    (loss, names), reg = CANDIDATES[0], REGS[-1:]
+    keep = _indices(places(names), len(flat) // N_BASIS)
+    part = sums.part(keep)
+    solution = Spectrum(part.scatter).solve(part.products, reg)[:, 0]
+    return [_Tried(loss, names, float(reg[0]), solution @ flat[keep], solution)]
+
+
+def _try_all(flat, targets, parts, sums):
+    """Fit all candidates, once without each fold."""
+    tried = []
+    for names in dict.fromkeys(names for _, names in CANDIDATES):
+        keep = _indices(places(names), len(flat) // N_BASIS)
+        losses = [loss for loss, same in CANDIDATES if same == names]
+        own = [term.part(keep) for term in sums]
+        tried += [
+            _Tried(loss, names, float(reg), scores, solution)
+            for loss, reg, scores, solution in _cross_fit(flat[keep], targets, parts, own, losses)
+        ]
+    return tried
+
+
+def _shares(ndcg, softness):
+    """Return the part of each ranker in the mean."""
+    shares = np.exp((np.asarray(ndcg) - np.max(ndcg)) / softness)
+    shares[shares < _LEAST_SHARE] = 0.0
+    return shares / shares.sum()
+
+
+def _solve_again(chosen, views, sums, all_sums):
+    """Solve least squares with the sums over all documents, of the columns that are needed."""
+    squares = [one for one in chosen if one.loss == "squares"]
+    if not squares:
+        return
+    n_features = len(views.centre)
+    used = places(name for one in squares for name in one.views)
+    if all_sums is None:
+        total = sum_all(sums).part(_indices(used, n_features))
+    else:
+        total = all_sums(views, used)
+    spectra: dict[tuple, tuple] = {}
+    for one in squares:
+        if one.views not in spectra:
+            part = total.part(_indices(np.searchsorted(used, one.used), n_features))
+            spectra[one.views] = Spectrum(part.scatter), part.products
+        spectrum, products = spectra[one.views]
+        one.solution = spectrum.solve(products, np.array([one.reg]))[:, 0]
 
 
 def _indices(used, n_features):
@@ -263,19 +342,17 @@ def _indices(used, n_features):
     return (used[:, None] * n_features + np.arange(n_features)).ravel()
 
 
-def _cross_fit(columns, targets, parts, sums, keep, losses):
+def _cross_fit(columns, targets, parts, sums, losses):
     """Return loss, penalty, held-out scores and mean solution of rankers with the same views."""
     regs = {"squares": REGS, "listwise": LISTWISE_REGS}
     scores = {name: np.empty((len(regs[name]), columns.shape[1])) for name in losses}
     means = {name: np.zeros((len(columns), len(regs[name]))) for name in losses}
-    grid = np.ix_(keep, keep)
     for fold, (rows, _) in enumerate(parts):
-        others = [term for number, term in enumerate(sums) if number != fold]
-        spectrum = Spectrum(np.sum([term.scatter[grid] for term in others], axis=0))
+        others = sum_all([term for number, term in enumerate(sums) if number != fold])
+        spectrum = Spectrum(others.scatter)
         for name in losses:
             if name == "squares":
-                products = np.sum([term.products[keep] for term in others], axis=0)
-                found = spectrum.solve(products, REGS)
+                found = spectrum.solve(others.products, REGS)
             else:
                 rest, without = _leave_out(columns, targets, rows)
                 found = fit_listwise(rest, without, spectrum, LISTWISE_REGS)
@@ -296,32 +373,31 @@ def _leave_out(columns, targets, rows):
     return np.delete(columns, rows, axis=1), Targets(starts, gains, weights)
 
 
-def _combine(views, members, held_out, solutions, total, folds, loss, all_sums):
-    """Return the mean of the rankers, weighted by their NDCG, each in units of its own scores."""
-    n_features = len(views.centre)
-    ndcg = np.array([member.ndcg for member in members])
-    shares = np.exp((ndcg - ndcg.max()) / _SOFTNESS)
-    shares[shares < 0.01] = 0.0
-    shares /= shares.sum()
-    coefficients, scores = np.zeros((N_BASIS, n_features)), np.zeros(len(held_out[0]))
-    solved: dict = {}
-    for number in np.flatnonzero(shares):
-        member, (used, solution) = members[number], solutions[number]
-        size = np.sqrt(np.mean(held_out[number] ** 2))
-        if size == 0:
-            continue
-        if member.loss == "squares":
-            keep = _indices(used, n_features)
-            if member.views not in solved:
-                found = total if all_sums is None else all_sums(used)
-                if all_sums is None:
-                    found = Sums(total.scatter[np.ix_(keep, keep)], total.products[keep])
-                solved[member.views] = Spectrum(found.scatter), found.products
-            spectrum, products = solved[member.views]
-            solution = spectrum.solve(products, np.array([member.reg]))[:, 0]
-        coefficients[used] += shares[number] / size * solution.reshape(len(used), n_features)
-        scores += shares[number] / size * held_out[number]
-    temperature = _TEMPERATURES[np.argmin([loss(t * scores) for t in _TEMPERATURES])]
-    members = [m._replace(share=float(share)) for m, share in zip(members, shares, strict=True)]
-    members.sort(key=lambda member: -member.ndcg)
-    return LinearPart(views, temperature * coefficients, members, temperature * scores, folds)
+def make_blocks(
+    X: NDArray, y: NDArray, queries: Queries, weights: NDArray | None, measure: Measure
+) -> list[tuple[NDArray, Targets]]:
+    """Return documents in blocks of whole queries, with their targets; a view where it can be."""
+    blocks, first = [], 0
+    for chunk in queries.chunks(_BLOCK):
+        rows, last = chunk.order, first + len(chunk.ids)
+        adjacent = rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all()
+        part = X[rows[0] : rows[-1] + 1] if adjacent else X[rows]
+        best = np.repeat(np.maximum.reduceat(y[rows], chunk.starts[:-1]), chunk.sizes)
+        own = np.ones(len(chunk.ids)) if weights is None else weights[first:last]
+        blocks.append((part, Targets(chunk.starts, measure.worth(y[rows], best), own)))
+        first = last
+    return blocks
+
+
+def sum_blocks(blocks: list, workers: dict[str, Any], views: Views, used: NDArray) -> Sums:
+    """Return the sums over blocks of documents; `workers` are the options of `make_shards`."""
+    with make_shards(blocks, **workers) as shards:
+        total = shards.sum(_block_sums, views, used)
+    return Sums(total[:, :-1], total[:, -1])
+
+
+def _block_sums(block, views, used):
+    X, targets = block
+    columns = views.columns(X, targets.starts, used)
+    scatter, products = sums_of(columns.reshape(-1, len(X)), targets)
+    return np.column_stack([scatter, products])

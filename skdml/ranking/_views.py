@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ._documents import rank_values, standardise
+from ._documents import place_ranks, place_z_scores, rank_values, standardise
 
 # Knots of the hinges of a feature, at evenly spaced quantiles.
 N_KNOTS = 4
@@ -68,40 +68,59 @@ class Views:
             out[place] = centre(column, starts)
         return out
 
-    def scores(self, X: NDArray, starts: NDArray, coefficients: NDArray) -> NDArray:
-        """Return linear scores of documents, with mean 0 in every query.
+    def scores(
+        self,
+        X: NDArray,
+        starts: NDArray,
+        coefficients: NDArray,
+        documents: NDArray | None = None,
+    ) -> NDArray:
+        """Return linear scores of documents.
 
-        `coefficients` has the shape (N_BASIS, n_features).
+        `coefficients` has the shape (N_BASIS, n_features). Scores have the mean 0 in every query,
+        unless the `documents` are given to which the rows are relative, all of one query: then the
+        rows do not change each other's scores.
         """
         used = np.flatnonzero(coefficients.any(axis=1))
         total = np.zeros(len(X))
-        for place, column in zip(used, self._basis(X, starts, used), strict=True):
+        for place, column in zip(used, self._basis(X, starts, used, documents), strict=True):
             total += coefficients[place] @ column
-        return centre(total[None], starts)[0]
+        return total if documents is not None else centre(total[None], starts)[0]
 
-    def by_feature(self, X: NDArray, starts: NDArray, coefficients: NDArray) -> NDArray:
-        """Return what each feature adds to the scores of documents, (n_rows, n_features)."""
+    def by_feature(
+        self,
+        X: NDArray,
+        starts: NDArray,
+        coefficients: NDArray,
+        documents: NDArray | None = None,
+    ) -> NDArray:
+        """Return what each feature adds to the `scores` of documents, (n_rows, n_features)."""
         used = np.flatnonzero(coefficients.any(axis=1))
         total = np.zeros(X.shape[::-1])
-        for place, column in zip(used, self._basis(X, starts, used), strict=True):
+        for place, column in zip(used, self._basis(X, starts, used, documents), strict=True):
             total += coefficients[place][:, None] * column
-        return centre(total, starts).T
+        return (total if documents is not None else centre(total, starts)).T
 
-    def _basis(self, X, starts, used):
+    def _basis(self, X, starts, used, documents=None):
         """Yield one column of all features after the other, (n_features, n_rows) each."""
         values = np.ascontiguousarray(X.T, dtype=np.float64)
         names = np.repeat(list(VIEWS), list(VIEWS.values()))[used]
         z = clipped_z = scaled = None
         if any(name.startswith("z") for name in names):
-            z = standardise(values, starts, 1.0)
+            if documents is None:
+                z = standardise(values, starts, 1.0)
+            else:
+                z = place_z_scores(values.T, documents).T
             clipped_z = np.clip(z, *_Z_RANGE)
         if any(name.startswith("value") for name in names):
             scaled = self._scaled(values)
         for place, name in zip(used, names, strict=True):
             if name == "z":
                 yield z
-            elif name == "rank":
+            elif name == "rank" and documents is None:
                 yield rank_values(values, starts, _RANK_SCALE)
+            elif name == "rank":
+                yield _RANK_SCALE * place_ranks(values.T, documents).T
             elif name == "value":
                 yield scaled
             elif name == "z hinges":
@@ -110,7 +129,9 @@ class Views:
                 yield np.maximum(scaled - self.value_knots[place - 3 - N_KNOTS][:, None], 0)
 
     def _scaled(self, values):
-        return np.clip((values - self.centre[:, None]) / self.scale[:, None], *_VALUE_RANGE)
+        with np.errstate(over="ignore"):
+            scaled = (values - self.centre[:, None]) / self.scale[:, None]
+        return np.clip(scaled, *_VALUE_RANGE)
 
 
 def centre(values: NDArray, starts: NDArray) -> NDArray:
