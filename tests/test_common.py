@@ -62,7 +62,15 @@ def entries(text):
     ]
 
 
-@parametrize_with_checks(instances_to_test())
+def expected_failures(estimator):
+    """The checks of weights that differ within a query: here a weight is that of a query."""
+    if type(estimator).__name__ != "LocalGMMLRanker":
+        return {}
+    names = ("s_not_overwritten", "_equivalence_on_dense_data", "_equivalence_on_sparse_data")
+    return {f"check_sample_weight{name}": "a weight is that of a query" for name in names}
+
+
+@parametrize_with_checks(instances_to_test(), expected_failed_checks=expected_failures)
 def test_scikit_learn_check(estimator, check):
     check(estimator)
 

@@ -201,9 +201,8 @@ def mean_ndcg(
 
     Notes
     -----
-    The gain of a grade is ``2**grade - 1`` by default and the discount of rank i, from 1, ``1 / log2(i + 1)``.
-    Documents of equal score rank in the order of the input, whereas scikit-learn takes the mean
-    over all their orders.
+    The discount of rank i, from 1, is ``1 / log2(i + 1)``. Documents of equal score
+    rank in the order of the input, whereas scikit-learn takes the mean over all their orders.
 
     Examples
     --------

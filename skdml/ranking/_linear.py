@@ -5,6 +5,7 @@ Documents come query by query, as columns of mean 0 in every query: one row per 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -240,7 +241,7 @@ def fit_linear(
     folds = np.linspace(0, ranked.n_queries, min(N_FOLDS, ranked.n_queries) + 1).astype(int)
     parts = [
         (slice(ranked.starts[a], ranked.starts[b]), targets.part(a, b))
-        for a, b in zip(folds[:-1], folds[1:], strict=True)
+        for a, b in itertools.pairwise(folds)
     ]
     sums = [sums_of(flat[:, rows], part) for rows, part in parts]
     tried = _try_all(flat, targets, parts, sums) if len(parts) > 1 else _try_one(flat, sums[0])

@@ -21,7 +21,13 @@ from ..utils._fit import FitProgress, fit_method
 from ..utils._parallel import computed, find_client, limit_threads
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions, validate_rows
 from ..utils._typing import MatrixLike, RandomStateLike, Request
-from ._anchor_model import AnchorModel, QueryWeights, build_model, learn_local_metrics
+from ._anchor_model import (
+    RANK_BUDGET,
+    AnchorModel,
+    QueryWeights,
+    build_model,
+    learn_local_metrics,
+)
 from ._documents import (
     Measure,
     Normalizer,
@@ -398,8 +404,10 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
                 self._refine(ranked, ids, rng)
             if self.query_weights == "neighbours":
                 centres = np.array([X[drawn.rows(q)].mean(axis=0) for q in range(len(drawn.ids))])
-                place = {"centres": centres, "scale": column_scale(X)}
-                self._weights = [replace(one, **place) for one in self._weights]
+                scale = column_scale(X)
+                self._weights = [
+                    replace(one, centres=centres, scale=scale) for one in self._weights
+                ]
         return self
 
     def _fit_local(self, ranked, validation, given, rng, progress, client):
@@ -415,7 +423,7 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
             done.append(model)
             return model, history
 
-        if self.linear and validation is None and ranked.n_queries >= _MIN_QUERIES:
+        if self._linear is not None and validation is None and ranked.n_queries >= _MIN_QUERIES:
             return cross_fit(ranked, self._linear.folds, fit)
         if validation is None and not self.linear and self.early_stopping:
             ranked, validation = _hold_out(ranked, rng)
@@ -427,7 +435,7 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
         if not self.linear:
             return LocalPart([model], 1.0, {}, history)
         # Where nothing is held out, nobody knows whether local metrics help.
-        weight, ndcg = 0.0, {}
+        weight, ndcg = 0.0, dict[str, float]()
         if validation is not None:
             weight, ndcg = choose_weight(model.scores(validation.features), validation)
         return LocalPart([model], weight, ndcg, history)
@@ -476,11 +484,17 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
 
     def _build(self, training, rng, client):
         """Learn the local metrics; the "damped" kernel has no anti-ideal documents."""
-        params = self.n_metrics, self.reg, rng, self.kernel != "damped"
-        budget = {"rank_budget": _RANK_BUDGET} if self.linear else {}
+        budget = _RANK_BUDGET if self.linear else RANK_BUDGET
         try:
             found = learn_local_metrics(
-                training, *params, **budget, n_jobs=self.n_jobs, client=client
+                training,
+                self.n_metrics,
+                self.reg,
+                rng,
+                self.kernel != "damped",
+                budget,
+                n_jobs=self.n_jobs,
+                client=client,
             )
         except LinAlgError:
             raise ValueError(
@@ -690,7 +704,7 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
         scores = self.predict(X, qid=qid)
         y = checks.check_grades(y, "y", len(scores))
         qid = None if isinstance(qid, str) else qid
-        measure = {"k": self.cutoff, "gains": self.gains}
+        measure: dict[str, Any] = {"k": self.cutoff, "gains": self.gains}
         if sample_weight is None:
             return mean_ndcg(y, scores, qid, **measure)
         weight = checks.check_numbers(sample_weight, "sample_weight", len(scores))
@@ -736,7 +750,7 @@ def _check_weights(
     if len(differs):
         name = queries.ids[queries.codes()[differs[0]]]
         raise ValueError(
-            f"sample_weight differs among the documents of query {name!r}: a weight is that of a "
+            f"sample_weight differs among the documents of query {name}: a weight is that of a "
             "query, the same for all of its documents."
         )
     counted = np.flatnonzero(first)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -68,8 +69,9 @@ def cross_fit(ranked: RankedQueries, folds: NDArray, fit: Trainer) -> LocalPart:
     """
     numbers = np.arange(ranked.n_queries)
     scores = np.empty(len(ranked.gains))
-    models, history = [], {}
-    for fold, (first, last) in enumerate(zip(folds[:-1], folds[1:], strict=True)):
+    models: list[AnchorModel] = []
+    history: dict[str, list] = {}
+    for fold, (first, last) in enumerate(itertools.pairwise(folds)):
         inside = (numbers >= first) & (numbers < last)
         held_out = ranked.take(numbers[inside])
         model, epochs = fit(ranked.take(numbers[~inside]), held_out)

@@ -1,5 +1,7 @@
 """The linear ranker: its sums, losses and views against loops over documents and pairs."""
 
+import itertools
+
 import numpy as np
 import pytest
 from scipy.stats import rankdata
@@ -130,7 +132,7 @@ def test_views_against_their_definition():
     views = fit_views(X, STARTS)
     columns = views.columns(X, STARTS, np.arange(N_BASIS))
     assert columns.shape == (sum(VIEWS.values()), 3, 20)
-    for first, last in zip(STARTS[:-1], STARTS[1:], strict=True):
+    for first, last in itertools.pairwise(STARTS):
         own = X[first:last]
         z = (own - own.mean(axis=0)) / own.std(axis=0)
         ranks = (rankdata(own, axis=0) - 0.5) / len(own)
@@ -180,7 +182,7 @@ def test_hinges_win_where_a_square_matters():
     ranked = sort_rows(X, y, qid)
     part = fit_linear(X, ranked)
     assert "z hinges" in part.members[0].views
-    ndcg = {loss_and_views: 0.0 for loss_and_views in CANDIDATES}
+    ndcg = dict.fromkeys(CANDIDATES, 0.0)
     for member in part.members:
         key = member.loss, member.views
         ndcg[key] = max(ndcg[key], member.ndcg)
