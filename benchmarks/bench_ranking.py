@@ -287,7 +287,7 @@ def run(options):
         counts.update(f"{key}={value}" for one in row["chosen"] for key, value in one.items())
     return Report(
         name="ranking",
-        title="ranking, five folds by query, parameters of trees chosen on a fifth of the training queries",
+        title="ranking, five folds by query, trees chosen on a fifth of the training queries",
         columns=[
             Column("set", "set"),
             Column("noise", "noise"),

@@ -53,7 +53,9 @@ _MOST_EXPONENT = 950
 # Rows that are scored at a time, in whole queries.
 _CHUNK = 2_000
 # Local metrics, and the choice of the linear part, are learned from queries with so many cells.
-_MAX_CELLS = 2_500_000
+_MAX_CELLS = 1_250_000
+# Epochs without a lower loss after which training ends, beside a linear part.
+_PATIENCE = 5
 # Rank budget of the local metrics that are beside a linear part, of each fold.
 _RANK_BUDGET = 16
 
@@ -116,10 +118,10 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
     max_epochs : int, default=60
         Passes over the training queries at most.
     early_stopping : bool, default=True
-        Stop when the loss on held-out queries has not fallen for 10 epochs, and keep the best
-        epoch. The queries are `X_val` if given to `fit`, else a part of the training queries:
-        each quarter once, or a fifth if `linear` is false. With fewer than 10 queries none is held
-        out.
+        Stop when the loss on held-out queries has not fallen for 5 epochs, 10 if `linear` is
+        false, and keep the best epoch. The queries are `X_val` if given to `fit`, else a part of
+        the training queries: each quarter once, or a fifth if `linear` is false. With fewer than
+        10 queries none is held out.
     n_jobs : int, default=None
         Workers, as in joblib. Under joblib's "dask" backend, or with dask arrays and an active
         client, the cluster works, with whole queries per task.
@@ -173,7 +175,7 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
     `fit` has an indicator of them.
 
     With many documents, the choice of the linear part and the local metrics are learned from as
-    many queries as have 2.5 million cells; the coefficients of least squares from all.
+    many queries as have 1.25 million cells; the coefficients of least squares from all.
 
     References
     ----------
@@ -530,6 +532,7 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
             tuple(learned),
             self.loss,
             self.max_epochs,
+            patience=_PATIENCE if self.linear else 10,
             margin=self.margin,
             **options,
         )
