@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -180,28 +179,29 @@ class RankingDisplay(Panels):
         bars.set_title(f"{self.names[0]} better in {better}, worse in {worse}", fontsize=10)
         bars.xaxis.get_major_locator().set_params(integer=True)
         if self.added is not None:
-            self._draw_added(self.axes_[2])
+            _draw_added(self.axes_[2], self.added)
 
-    def _draw_added(self, axes):
-        """Draw what adds most to the score of a document, and the sum of the rest."""
-        names = sorted(self.added, key=lambda name: -abs(self.added[name]))
-        shown = {name: self.added[name] for name in names[:_MOST_BARS]}
-        if len(names) > _MOST_BARS:
-            shown["others"] = sum(self.added[name] for name in names[_MOST_BARS:])
-        colors = [COLORS[0] if value > 0 else COLORS[1] for value in shown.values()]
-        axes.barh(range(len(shown)), list(shown.values()), color=colors)
-        axes.set_yticks(range(len(shown)), list(shown), fontsize=8)
-        axes.invert_yaxis()
-        axes.axvline(0, color="black", lw=0.8)
-        axes.set(xlabel="adds to the score")
-        axes.set_title(f"one document, score {sum(self.added.values()):.2f}", fontsize=10)
+
+def _draw_added(axes, added):
+    """Draw what adds most to the score of a document, and the sum of the rest."""
+    names = sorted(added, key=lambda name: -abs(added[name]))
+    shown = {name: added[name] for name in names[:_MOST_BARS]}
+    if len(names) > _MOST_BARS:
+        shown["others"] = sum(added[name] for name in names[_MOST_BARS:])
+    colors = [COLORS[0] if value > 0 else COLORS[1] for value in shown.values()]
+    axes.barh(range(len(shown)), list(shown.values()), color=colors)
+    axes.set_yticks(range(len(shown)), list(shown), fontsize=8)
+    axes.invert_yaxis()
+    axes.axvline(0, color="black", lw=0.8)
+    axes.set(xlabel="adds to the score")
+    axes.set_title(f"one document, score {sum(added.values()):.2f}", fontsize=10)
 
 
 def _added(estimator, X, qid, row):
     """Return what features and ideal documents add to the score of a row."""
     found = estimator.explain(X, qid)
     n_rows = len(found.features)
-    if not isinstance(row, numbers.Integral) or not -n_rows <= row < n_rows:
+    if not isinstance(row, int | np.integer) or not -n_rows <= row < n_rows:
         raise ValueError(f"explain must be a row of X, below {n_rows}, got {row!r}.")
     names = getattr(estimator, "feature_names_in_", range(found.features.shape[1]))
     added = {
