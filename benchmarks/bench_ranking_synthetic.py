@@ -32,6 +32,7 @@ def make_model(n_metrics, seed=0):
     return LocalGMMLRanker(
         n_metrics=n_metrics,
         normalize=None,
+        linear=False,
         learn_anchors=False,
         max_epochs=EPOCHS,
         random_state=seed,

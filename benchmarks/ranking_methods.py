@@ -7,24 +7,28 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from catboost import CatBoostRanker, Pool
 from lightgbm import LGBMRanker, early_stopping
-from scipy.stats import rankdata
 from xgboost import XGBRanker
 
-from benchmarks.data import load_letor
+from benchmarks.data import data_home, load_letor
 from benchmarks.harness import limited_threads
 from skdml import LocalGMMLRanker
 from skdml.metrics import mean_ndcg
+from skdml.ranking._documents import standardise
+from skdml.ranking._linear import Spectrum, Targets, sum_all, sums_of
+from skdml.ranking._views import N_BASIS, fit_views, places
 
-OURS, THESIS, LIGHTGBM, XGBOOST, LINEAR = (
+OURS, THESIS, LIGHTGBM, XGBOOST, CATBOOST, LINEAR, BLEND = (
     "LocalGMMLRanker",
     "as in the thesis",
     "LightGBM",
     "XGBoost",
-    "linear",
+    "CatBoost",
+    "closed form",
+    "LightGBM + closed form",
 )
-NORMALISED = tuple(f"{name} normalised" for name in (LIGHTGBM, XGBOOST))
-SUBSETS = ("train", "validation", "test")
+LETOR = ("mq2008", "ohsumed")
 CUTOFF = 10
 TREES, PATIENCE = 500, 50
 SEEDS = (0, 1, 2, 3, 4)
@@ -49,36 +53,55 @@ class Documents:
         return Documents(self.X[rows], self.y[rows], self.qid[rows])
 
 
-def load(name, fold, n_noise=0, n_queries=None):
-    """Return the training, validation and test documents of a fold.
+def join(*parts):
+    """Return the documents of several parts, sorted by query."""
+    X, y, qid = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("X", "y", "qid")
+    )
+    order = np.argsort(qid, kind="stable")
+    return Documents(np.ascontiguousarray(X[order]), y[order], qid[order])
 
-    In OHSUMED the order in the files tells the relevance, and so would the ranks of documents
-    with equal scores: the order within a query is drawn at random, the same for all methods.
-    `n_noise` standard normal features are added on the right.
+
+def load_all(name):
+    """Return all documents of a set, and the fold of each, from 0 to 4.
+
+    LETOR has its folds; queries of the others are drawn into five.
     """
+    if name in LETOR:
+        parts = [load_letor(name, fold, "test") for fold in range(1, 6)]
+        X, y, qid = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        folds = np.repeat(np.arange(5), [len(part[1]) for part in parts])
+    else:
+        with np.load(data_home() / "ranking_extra" / f"ltr_{name}.npz") as stored:
+            X, y, qid = stored["X"].astype(float), stored["y"].astype(int), stored["qid"]
+        codes = np.unique(qid, return_inverse=True)[1]
+        drawn = np.random.default_rng(5).permutation(codes.max() + 1) % 5
+        folds = drawn[codes]
+    return X, y, np.unique(qid, return_inverse=True)[1], folds
+
+
+def load(name, fold, n_noise=0, n_queries=None):
+    """Return the training, validation and test documents of a fold, from 0 to 4.
+
+    The validation part, for early stopping and grids of trees, is a fifth of the queries that are
+    not in the test part. In OHSUMED the order in the files tells the relevance, and so would the
+    ranks of documents with equal scores: the order within a query is drawn at random, the same
+    for all methods. `n_noise` standard normal features are added on the right.
+    """
+    X, y, qid, folds = load_all(name)
+    rng = np.random.default_rng(fold)
+    X = np.hstack([X, rng.standard_normal((len(X), n_noise))])
+    order = rng.permutation(len(y))
+    order = order[np.argsort(qid[order], kind="stable")]
+    rest = np.unique(qid[folds != fold])
+    validation = np.isin(qid, rng.choice(rest, len(rest) // 5, replace=False))
+    subsets = ((folds != fold) & ~validation, validation, folds == fold)
     parts = []
-    for number, subset in enumerate(SUBSETS):
-        X, y, qid = load_letor(name, fold, subset)
-        rng = np.random.RandomState(10 * fold + number)
-        order = rng.permutation(len(y))
-        order = order[np.argsort(qid[order], kind="stable")]
-        X = np.hstack([X[order], rng.standard_normal((len(X), n_noise))])
-        part = Documents(np.ascontiguousarray(X), y[order], qid[order])
+    for subset in subsets:
+        rows = order[subset[order]]
+        part = Documents(np.ascontiguousarray(X[rows]), y[rows], qid[rows])
         parts.append(part if n_queries is None else part.head(n_queries))
     return parts
-
-
-def normalised(documents):
-    """Return documents with z-scores and ranks within the query, as LocalGMMLRanker sees them."""
-    X = np.empty((len(documents.X), 2 * documents.X.shape[1]))
-    stops = np.cumsum(documents.sizes)
-    for start, stop in zip(stops - documents.sizes, stops, strict=True):
-        part = documents.X[start:stop]
-        scale = part.std(axis=0)
-        scale[scale == 0] = 1.0
-        ranks = rankdata(part, axis=0) / len(part)
-        X[start:stop] = np.hstack([(part - part.mean(axis=0)) / scale, ranks])
-    return Documents(X, documents.y, documents.qid)
 
 
 def fit_lightgbm(train, validation, **parameters):
@@ -133,57 +156,124 @@ def fit_xgboost(train, validation, **parameters):
     )
 
 
-def fit_ranker(train, validation, seed=0, **parameters):
-    model = LocalGMMLRanker(random_state=seed, **parameters)
+def fit_catboost(train, validation, **parameters):
+    model = CatBoostRanker(
+        loss_function="YetiRank",
+        eval_metric=f"NDCG:top={CUTOFF};type=Exp",
+        iterations=TREES,
+        early_stopping_rounds=PATIENCE,
+        thread_count=1,
+        random_seed=0,
+        verbose=False,
+        allow_writing_files=False,
+        **parameters,
+    )
     return model.fit(
         train.X,
         train.y,
-        train.qid,
-        X_val=validation.X,
-        y_val=validation.y,
-        qid_val=validation.qid,
+        group_id=train.qid,
+        eval_set=catboost_pool(validation),
     )
 
 
-class PairwiseLeastSquares:
-    """Linear scores by least squares on the differences of documents of the same query."""
+def catboost_pool(documents):
+    return Pool(documents.X, documents.y, group_id=documents.qid)
 
-    def __init__(self, alpha):
-        self.alpha = alpha
+
+def fit_ranker(train, validation, seed=0, **parameters):
+    """Fit to both parts: what is held out, it draws itself."""
+    documents = join(train, validation)
+    model = LocalGMMLRanker(random_state=seed, **parameters)
+    return model.fit(documents.X, documents.y, documents.qid)
+
+
+class ClosedForm:
+    """Ridge on differences within queries; views and penalty by five folds over queries."""
+
+    VIEWS = (("z",), ("rank",), ("value",), ("z", "rank"), ("z", "rank", "value"))
+    REGS = np.array([1e-3, 1e-2, 1e-1, 1.0, 10.0])
 
     def fit(self, documents):
-        # Differences to the query's mean stand for those of its pairs.
-        sizes = documents.sizes
-        starts = np.cumsum(sizes) - sizes
-
-        def centred(values):
-            means = np.add.reduceat(values, starts) / sizes.reshape(-1, *[1] * (values.ndim - 1))
-            return values - np.repeat(means, sizes, axis=0)
-
-        X, y = centred(documents.X), centred(2.0**documents.y)
-        self.scale = X.std(axis=0)
-        self.scale[self.scale == 0] = 1.0
-        X /= self.scale
-        ridge = self.alpha * len(X) * np.eye(X.shape[1])
-        self.coefficients = np.linalg.solve(X.T @ X + ridge, X.T @ y) / self.scale
+        X, y, qid = shuffled(documents)
+        starts = starts_of(qid)
+        self.views = fit_views(X, starts)
+        gains = 2.0**y - 1
+        n_queries = len(starts) - 1
+        folds = np.linspace(0, n_queries, 6).astype(int)
+        best = -1.0
+        for names in self.VIEWS:
+            columns = self.views.columns(X, starts, places(names)).reshape(-1, len(X))
+            targets = Targets(starts, gains, varied(gains, starts))
+            parts = [
+                (slice(starts[a], starts[b]), targets.part(a, b))
+                for a, b in itertools.pairwise(folds)
+            ]
+            sums = [sums_of(columns[:, rows], part) for rows, part in parts]
+            total = sum_all(sums)
+            scores = np.empty((len(self.REGS), len(X)))
+            for (rows, _), own in zip(parts, sums, strict=True):
+                spectrum = Spectrum(total.scatter - own.scatter)
+                found = spectrum.solve(total.products - own.products, self.REGS)
+                scores[:, rows] = found.T @ columns[:, rows]
+            for reg, held_out in zip(self.REGS, scores, strict=True):
+                value = mean_ndcg(y, held_out, qid, k=CUTOFF)
+                if value > best:
+                    best = value
+                    found = Spectrum(total.scatter).solve(total.products, np.array([reg]))
+                    self.coefficients = np.zeros((N_BASIS, X.shape[1]))
+                    self.coefficients[places(names)] = found.reshape(len(names), -1)
         return self
 
-    def predict(self, X):
-        return X @ self.coefficients
+    def predict(self, X, qid):
+        """Score documents that are sorted by query."""
+        return self.views.scores(X, starts_of(qid), self.coefficients)
 
 
-def fit_linear(train, validation, alpha):
-    return PairwiseLeastSquares(alpha).fit(train)
+def shuffled(documents):
+    """Return documents with the queries in random order."""
+    place = np.random.default_rng(0).permutation(documents.qid.max() + 1)[documents.qid]
+    order = np.argsort(place, kind="stable")
+    return documents.X[order], documents.y[order], documents.qid[order]
+
+
+def starts_of(qid):
+    """Return where each query begins, and the end."""
+    return np.concatenate([[0], np.flatnonzero(np.diff(qid)) + 1, [len(qid)]])
+
+
+def varied(gains, starts):
+    """Return 1 for queries with several grades, 0 for others."""
+    first = starts[:-1]
+    return (np.maximum.reduceat(gains, first) > np.minimum.reduceat(gains, first)).astype(float)
+
+
+def fit_linear(train, validation):
+    return ClosedForm().fit(join(train, validation))
+
+
+class Blend:
+    """The sum of the z-scores, within the query, of the scores of two models."""
+
+    def __init__(self, trees, linear):
+        self.trees, self.linear = trees, linear
+
+    def predict(self, X, qid):
+        starts = starts_of(qid)
+        scores = np.array([self.trees.predict(X), self.linear.predict(X, qid)])
+        return standardise(scores, starts, 1.0).sum(axis=0)
+
+
+def fit_blend(train, validation, **parameters):
+    return Blend(fit_lightgbm(train, validation, **parameters), fit_linear(train, validation))
 
 
 @dataclass
 class Method:
-    """How a model is fitted, the candidates for its parameters, and what it sees of documents."""
+    """How a model is fitted, and the candidates for its parameters."""
 
     learn: Any
     grid: dict[str, list]
     needs_queries: bool = False
-    prepare: Any = None
     seeds: tuple[int, ...] = ()  # of a method whose fit draws at random
 
     def candidates(self, quick=False):
@@ -196,58 +286,45 @@ class Method:
 
     def fit(self, train, validation, **parameters):
         """Return a fitted model."""
-        if self.prepare is not None:
-            train, validation = self.prepare(train), self.prepare(validation)
         return self.learn(train, validation, **parameters)
 
     def predict(self, model, documents):
         """Return the scores of documents."""
-        if self.prepare is not None:
-            documents = self.prepare(documents)
         if self.needs_queries:
             return model.predict(documents.X, qid=documents.qid)
         return model.predict(documents.X)
 
 
 THESIS_SETTINGS = {
-    "kernel": "damped",
-    "loss": "warp",
-    "query_weights": "per-query",
-    "learn_anchors": False,
-    "normalize": "column",
+    "linear": [False],
+    "kernel": ["damped"],
+    "loss": ["warp"],
+    "query_weights": ["per-query"],
+    "learn_anchors": [False],
+    "normalize": ["column"],
+}
+TREE_GRIDS = {
+    LIGHTGBM: {"num_leaves": [7, 15, 31], "min_child_samples": [50], "learning_rate": [0.05]},
+    XGBOOST: {"max_depth": [3, 4, 6], "min_child_weight": [10.0], "learning_rate": [0.05]},
+    CATBOOST: {"depth": [4, 6], "learning_rate": [0.05]},
 }
 METHODS = {
     OURS: Method(fit_ranker, {}, needs_queries=True, seeds=SEEDS),
-    LIGHTGBM: Method(
-        fit_lightgbm,
-        {
-            "num_leaves": [4, 8, 16, 31],
-            "min_child_samples": [20, 50, 100],
-            "learning_rate": [0.03, 0.1],
-        },
-    ),
-    XGBOOST: Method(
-        fit_xgboost,
-        {
-            "max_depth": [2, 3, 4, 6],
-            "min_child_weight": [1.0, 10.0, 50.0],
-            "learning_rate": [0.03, 0.1],
-        },
-    ),
-    # As a reference, on a small grid: they have twice the features.
-    NORMALISED[0]: Method(
-        fit_lightgbm,
-        {"num_leaves": [4, 8, 16, 31], "min_child_samples": [20], "learning_rate": [0.1]},
-        prepare=normalised,
-    ),
-    NORMALISED[1]: Method(
-        fit_xgboost,
-        {"max_depth": [2, 3, 4, 6], "min_child_weight": [1.0], "learning_rate": [0.1]},
-        prepare=normalised,
-    ),
-    LINEAR: Method(fit_linear, {"alpha": [0.001, 0.01, 0.1, 1.0]}),
+    LIGHTGBM: Method(fit_lightgbm, TREE_GRIDS[LIGHTGBM]),
+    XGBOOST: Method(fit_xgboost, TREE_GRIDS[XGBOOST]),
+    CATBOOST: Method(fit_catboost, TREE_GRIDS[CATBOOST]),
+    LINEAR: Method(fit_linear, {}, needs_queries=True),
+    BLEND: Method(fit_blend, TREE_GRIDS[LIGHTGBM], needs_queries=True),
+    # The parameters of the thesis, tuned on the validation part.
     THESIS: Method(
-        fit_ranker, {name: [value] for name, value in THESIS_SETTINGS.items()}, needs_queries=True
+        fit_ranker,
+        {
+            **THESIS_SETTINGS,
+            "n_metrics": [8, 50, 500],
+            "margin": [0.1, 1.0],
+            "initial_weight": [0.1, 1.0],
+        },
+        needs_queries=True,
     ),
 }
 

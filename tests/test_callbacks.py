@@ -148,4 +148,4 @@ def test_the_score_of_a_ranker_is_by_query():
     model.fit(X, y, qid=qid)
     rows = {row["task_name"]: row["score"] for row in monitor.get_logs().data}
     assert rows["fit"] == pytest.approx(model.score(X, y, qid=qid))
-    assert rows["fit"] != pytest.approx(model.score(X, y))
+    assert rows["fit"] != pytest.approx(model.score(X, y, "single"))

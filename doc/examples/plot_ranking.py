@@ -31,7 +31,7 @@ from skdml import LocalGMMLRanker
 from skdml.metrics import mean_ndcg
 from skdml.plot import RankingDisplay
 
-ranker = LocalGMMLRanker(normalize=None, random_state=0)
+ranker = LocalGMMLRanker(8, normalize=None, linear=False, random_state=0)
 ranker.fit(X[train], y[train], qid=qid[train])
 
 quality = [mean_ndcg(y[train], X[train, j], qid[train]) for j in range(X.shape[1])]
@@ -64,7 +64,7 @@ thesis = {
 }
 units = [0.01, 0.1, 1.0, 10.0]
 for options, style, color in ((thesis, "^--", "#D55E00"), ({}, "o-", "#0072B2")):
-    model = LocalGMMLRanker(normalize=None, random_state=0, **options)
+    model = LocalGMMLRanker(8, normalize=None, linear=False, random_state=0, **options)
     ndcg = []
     for unit in units:
         model.fit(unit * X[train], y[train], qid=qid[train])

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..utils.validation import check_count, check_grades, check_numbers, check_vector, encode
 
 NoRelevant = Literal["skip", "zero", "one"]
+Gains = Literal["exponential", "linear"]
 
 
 @dataclass
@@ -88,7 +89,12 @@ def _ratio(numerator, denominator):
 
 
 def ndcg_by_query(
-    y_true: ArrayLike, y_score: ArrayLike, qid: ArrayLike | None = None, k: int | None = 10
+    y_true: ArrayLike,
+    y_score: ArrayLike,
+    qid: ArrayLike | None = None,
+    k: int | None = 10,
+    *,
+    gains: Gains = "exponential",
 ) -> tuple[NDArray, NDArray]:
     """NDCG of each query (normalized discounted cumulative gain).
 
@@ -106,6 +112,9 @@ def ndcg_by_query(
 
     k : int or None, default=10
         Only the first k ranks count; None stands for all.
+
+    gains : {"exponential", "linear"}, default="exponential"
+        What a grade is worth: ``2**grade - 1`` or the grade itself.
 
     Returns
     -------
@@ -133,7 +142,12 @@ def ndcg_by_query(
     best = ranking.maxima(ranking.grades)
     discount = np.where(ranking.position < cutoff, 1 / np.log2(ranking.position + 2.0), 0.0)
 
+    if gains not in ("exponential", "linear"):
+        raise ValueError(f"gains must be 'exponential' or 'linear', got {gains!r}.")
+
     def gain(grades: NDArray) -> NDArray:
+        if gains == "linear":
+            return grades / np.where(best > 0, best, 1.0)[ranking.segment]
         # (2^grade - 1) / 2^best: the ratio is the same, and large grades do not overflow.
         return -np.exp2(grades - best[ranking.segment]) * np.expm1(-grades * math.log(2))
 
@@ -148,6 +162,7 @@ def mean_ndcg(
     qid: ArrayLike | None = None,
     k: int | None = 10,
     *,
+    gains: Gains = "exponential",
     no_relevant: NoRelevant = "skip",
 ) -> float:
     """NDCG at k (normalized discounted cumulative gain), mean over the queries.
@@ -167,6 +182,9 @@ def mean_ndcg(
     k : int or None, default=10
         Only the first k ranks count; None stands for all.
 
+    gains : {"exponential", "linear"}, default="exponential"
+        What a grade is worth: ``2**grade - 1`` or the grade itself.
+
     no_relevant : {"skip", "zero", "one"}, default="skip"
         What becomes of a query without relevant document: it is left out of the mean, or counts
         as 0 or as 1. Tools differ in this.
@@ -183,9 +201,8 @@ def mean_ndcg(
 
     Notes
     -----
-    The gain of a grade is ``2**grade - 1`` and the discount of rank i, from 1, ``1 / log2(i + 1)``.
-    Documents of equal score rank in the order of the input, whereas scikit-learn takes the mean
-    over all their orders.
+    The discount of rank i, from 1, is ``1 / log2(i + 1)``. Documents of equal score
+    rank in the order of the input, whereas scikit-learn takes the mean over all their orders.
 
     Examples
     --------
@@ -195,7 +212,7 @@ def mean_ndcg(
     >>> round(mean_ndcg([0, 1, 2, 0], [3, 2, 1, 0], qid=[1, 1, 2, 3], no_relevant="zero"), 4)
     0.5436
     """
-    return _mean(ndcg_by_query(y_true, y_score, qid, k)[1], no_relevant)
+    return _mean(ndcg_by_query(y_true, y_score, qid, k, gains=gains)[1], no_relevant)
 
 
 def average_precision_by_query(

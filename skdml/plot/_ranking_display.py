@@ -12,6 +12,8 @@ from ..metrics import ndcg_by_query
 from ..utils._typing import MatrixLike
 from ._style import COLORS, DASHES, Panels
 
+_MOST_BARS = 8  # of what is added to the score of a document
+
 
 @dataclass(eq=False, repr=False)
 class RankingDisplay(Panels):
@@ -19,7 +21,8 @@ class RankingDisplay(Panels):
 
     The left panel shows the NDCG of all queries, sorted, for either ranking; the right panel the
     difference of each query, from the greatest gain to the greatest loss. Queries without a
-    relevant document are left out.
+    relevant document are left out. A third panel, if asked for, says what features and ideal
+    documents add to the score of one document.
 
     Parameters
     ----------
@@ -31,11 +34,13 @@ class RankingDisplay(Panels):
         What the two are called.
     k : int or None
         The number of ranks that count in NDCG.
+    added : dict of str to float, default=None
+        What adds so much to the score of a document, drawn in a third panel.
 
     Attributes
     ----------
     axes_ : ndarray of matplotlib Axes
-        The two panels.
+        The panels.
     figure_ : matplotlib Figure
         The figure around them.
 
@@ -49,12 +54,20 @@ class RankingDisplay(Panels):
     >>> display = RankingDisplay.from_estimator(ranker, X, y, qid, other=X[:, 0])
     >>> len(display.axes_)
     2
+    >>> display = RankingDisplay.from_estimator(ranker, X, y, qid, other=X[:, 0], explain=3)
+    >>> len(display.axes_)
+    3
     """
 
     ndcg: NDArray
     other_ndcg: NDArray
     names: tuple[str, str] = ("ranking", "other")
     k: int = 10
+    added: dict[str, float] | None = None
+
+    def __post_init__(self) -> None:
+        if self.added is not None:
+            self.n_panels, self.figsize = 3, (11.1, 3.2)
 
     @classmethod
     def from_estimator(
@@ -65,6 +78,7 @@ class RankingDisplay(Panels):
         qid: ArrayLike | None = None,
         *,
         other: Any,
+        explain: int | None = None,
         **options: Any,
     ) -> Self:
         """Compare a fitted ranker with another ranking.
@@ -81,6 +95,8 @@ class RankingDisplay(Panels):
             Their queries.
         other : array-like of shape (n_documents,)
             Scores of the other ranking.
+        explain : int, default=None
+            The row of X whose score is explained in a third panel, by the estimator's `explain`.
         **options : dict
             Other options of `from_predictions`: `other_name`, `name` (by default that of the
             estimator's class), `k` and `ax`.
@@ -91,6 +107,8 @@ class RankingDisplay(Panels):
             The drawn display.
         """
         options = {"name": type(estimator).__name__, **options}
+        if explain is not None:
+            options["added"] = _added(estimator, X, qid, explain)
         return cls.from_predictions(y, estimator.predict(X, qid=qid), qid, other=other, **options)
 
     @classmethod
@@ -104,6 +122,7 @@ class RankingDisplay(Panels):
         other_name: str = "other",
         name: str = "ranking",
         k: int = 10,
+        added: dict[str, float] | None = None,
         ax: Any = None,
     ) -> Self:
         """Compare two rankings given as scores.
@@ -122,6 +141,8 @@ class RankingDisplay(Panels):
             What the two are called.
         k : int or None, default=10
             The number of ranks that count.
+        added : dict of str to float, default=None
+            What adds so much to the score of a document, drawn in a third panel.
         ax : sequence of matplotlib Axes, default=None
             Where to draw; None makes a figure.
 
@@ -134,11 +155,12 @@ class RankingDisplay(Panels):
         counted = ~np.isnan(ndcg)
         if not counted.any():
             raise ValueError("y: no query has a relevant document, so there is nothing to draw.")
-        return cls(ndcg[counted], other_ndcg[counted], (name, other_name), k).plot(ax=ax)
+        names = name, other_name
+        return cls(ndcg[counted], other_ndcg[counted], names, k, added).plot(ax=ax)
 
     def _draw(self, own_figure: bool) -> None:
         measure = "NDCG" if self.k is None else f"NDCG@{self.k}"
-        curves, bars = self.axes_
+        curves, bars = self.axes_[:2]
         share = np.linspace(0, 100, len(self.ndcg))
         for i, values in enumerate((self.ndcg, self.other_ndcg)):
             label = f"{self.names[i]}, mean {values.mean():.3f}"
@@ -156,3 +178,35 @@ class RankingDisplay(Panels):
         bars.set(xlabel="query", ylabel=f"difference in {measure}")
         bars.set_title(f"{self.names[0]} better in {better}, worse in {worse}", fontsize=10)
         bars.xaxis.get_major_locator().set_params(integer=True)
+        if self.added is not None:
+            _draw_added(self.axes_[2], self.added)
+
+
+def _draw_added(axes, added):
+    """Draw what adds most to the score of a document, and the sum of the rest."""
+    names = sorted(added, key=lambda name: -abs(added[name]))
+    shown = {name: added[name] for name in names[:_MOST_BARS]}
+    if len(names) > _MOST_BARS:
+        shown["others"] = sum(added[name] for name in names[_MOST_BARS:])
+    colors = [COLORS[0] if value > 0 else COLORS[1] for value in shown.values()]
+    axes.barh(range(len(shown)), list(shown.values()), color=colors)
+    axes.set_yticks(range(len(shown)), list(shown), fontsize=8)
+    axes.invert_yaxis()
+    axes.axvline(0, color="black", lw=0.8)
+    axes.set(xlabel="adds to the score")
+    axes.set_title(f"one document, score {sum(added.values()):.2f}", fontsize=10)
+
+
+def _added(estimator, X, qid, row):
+    """Return what features and ideal documents add to the score of a row."""
+    found = estimator.explain(X, qid)
+    n_rows = len(found.features)
+    if not isinstance(row, int | np.integer) or not -n_rows <= row < n_rows:
+        raise ValueError(f"explain must be a row of X, below {n_rows}, got {row!r}.")
+    names = getattr(estimator, "feature_names_in_", range(found.features.shape[1]))
+    added = {
+        name if isinstance(name, str) else f"feature {name}": float(value)
+        for name, value in zip(names, found.features[row], strict=True)
+    }
+    added |= {f"ideal document {r}": float(v) for r, v in enumerate(found.documents[row])}
+    return added

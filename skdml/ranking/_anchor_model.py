@@ -5,7 +5,7 @@ Local metrics and the first ideal documents are closed forms, of one group of qu
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,11 +16,11 @@ from scipy.special import expit
 from ..linear._gmml import geometric_mean
 from ..linear._mahalanobis import MahalanobisMetric
 from ..utils._parallel import make_shards
-from ._documents import CUTOFF, Queries, RankedQueries, discounts
+from ._documents import Queries, RankedQueries
 
 # Rank budget shared by all local metrics, which bounds the time to score a document, and the least
 # rank of each.
-_RANK_BUDGET = 64
+RANK_BUDGET = 64
 _MIN_RANK = 8
 # So many documents of a group are tried as its ideal document.
 _MAX_CANDIDATES = 100
@@ -129,6 +129,8 @@ class AnchorModel:
         The factor of the identity in each metric.
     factors : ndarray of shape (n_anchors, rank, n_features)
         The other part of each metric, ``M = scale I + F' F``.
+    amplitude : float, default=1.0
+        A factor of the scores.
     """
 
     kernel: str
@@ -138,6 +140,7 @@ class AnchorModel:
     widths: NDArray
     scale: NDArray
     factors: NDArray
+    amplitude: float = 1.0
 
     def phi_of(self, weights: NDArray) -> NDArray:
         """Return Phi, given weights as the kernel takes them."""
@@ -199,7 +202,35 @@ class AnchorModel:
 
     def evaluate(self, squared: NDArray, weights: NDArray) -> tuple[NDArray, Partials]:
         """Return scores and their partial derivatives, given squared distances."""
-        return KERNELS[self.kernel](squared, weights, self.widths, self.signs)
+        scores, partials = KERNELS[self.kernel](squared, weights, self.widths, self.signs)
+        if self.amplitude == 1:
+            return scores, partials
+        return self.amplitude * scores, Partials(*(self.amplitude * part for part in partials))
+
+    def parts(self, X: NDArray, weights: NDArray) -> NDArray:
+        """Return what each anchor adds to the scores of rows, (n_rows, n_anchors).
+
+        The logarithm of a sum is split by the shares of its terms.
+        """
+        squared = self.squared_distances(X)
+        if self.kernel == "damped":
+            distance = np.sqrt(squared)
+            return -self.amplitude * weights * np.exp(-distance) * distance
+        _, partials = self.evaluate(squared, np.broadcast_to(weights, squared.shape))
+        added = np.zeros_like(squared)
+        for sign in (1.0, -1.0):
+            own = self.signs == sign
+            if own.any():
+                alone = replace(
+                    self, signs=self.signs[own], widths=self.widths[own], anchors=self.anchors[own]
+                )
+                values, _ = alone.evaluate(
+                    squared[:, own], np.broadcast_to(weights, squared.shape)[:, own]
+                )
+                # the derivatives by log Phi are the shares, with sign and amplitude
+                shares = partials.by_weight[:, own] * (sign / self.amplitude)
+                added[:, own] = shares * values[:, None]
+        return added
 
     def scores_by_example(self, X: NDArray, examples: NDArray) -> NDArray:
         """Score rows by their negative squared distance to their query, a row of features each.
@@ -306,17 +337,24 @@ class LocalMetric(NamedTuple):
 
 
 def learn_local_metrics(
-    ranked: RankedQueries, n_metrics: int, reg: float, rng: Generator, anti: bool, **workers: Any
+    ranked: RankedQueries,
+    n_metrics: int,
+    reg: float,
+    rng: Generator,
+    anti: bool,
+    rank_budget: int = RANK_BUDGET,
+    **workers: Any,
 ) -> list[LocalMetric]:
     """Learn so many local metrics, and with `anti` as many of anti-ideal documents.
 
-    They are learned in parallel; `workers` are the options of `make_shards`.
+    They share the rank budget, and are learned in parallel; `workers` are the options of
+    `make_shards`.
     """
     kinds = [False, True] if anti else [False]
     groups = [group for _ in kinds for group in draw_groups(ranked, n_metrics, rng)]
     seeds = rng.integers(2**31, size=len(groups)).tolist()
     own = list(zip(np.repeat(kinds, n_metrics).tolist(), seeds, strict=True))
-    rank = max(_MIN_RANK, _RANK_BUDGET // n_metrics)
+    rank = max(_MIN_RANK, rank_budget // n_metrics)
     with make_shards([ranked.take(group) for group in groups], **workers) as shards:
         return shards.map(_learn_one, reg, rank, each=own)
 
@@ -366,14 +404,18 @@ def group_scatter(group: RankedQueries, anti: bool) -> tuple[NDArray, NDArray]:
     # Differences do not change with the origin; small numbers lose fewer digits.
     X = X - np.repeat(np.add.reduceat(X, starts) / sizes[:, None], sizes, axis=0)
     n_near, n_far = np.add.reduceat(near, starts), np.add.reduceat(far, starts)
-    sum_near = np.add.reduceat(X * near[:, None], starts)
-    sum_far = np.add.reduceat(X * far[:, None], starts)
+    # a weighted row counts by the root of its query's weight in each factor of a product
+    root = np.sqrt(group.row_weights())
+    sum_near = np.add.reduceat(X * (root * near)[:, None], starts)
+    sum_far = np.add.reduceat(X * (root * far)[:, None], starts)
     # sum over i, j of (x_i - x_j)(x_i - x_j)', query by query, without a loop over pairs
-    similar = 2 * (_weighted_gram(X, near * np.repeat(n_near, sizes)) - sum_near.T @ sum_near)
+    weight = root**2 * near * np.repeat(n_near, sizes)
+    similar = 2 * (_weighted_gram(X, weight) - sum_near.T @ sum_near)
     cross = sum_near.T @ sum_far
-    weight = near * np.repeat(n_far, sizes) + far * np.repeat(n_near, sizes)
+    weight = root**2 * (near * np.repeat(n_far, sizes) + far * np.repeat(n_near, sizes))
     dissimilar = _weighted_gram(X, weight) - cross - cross.T
-    return similar / (n_near @ n_near), dissimilar / (n_near @ n_far)
+    n_near_weighted = n_near * group.weights
+    return similar / (n_near_weighted @ n_near), dissimilar / (n_near_weighted @ n_far)
 
 
 def _weighted_gram(X, weight):
@@ -430,7 +472,9 @@ def choose_anchor(
     if anti:
         scores = -scores
     ndcg = np.zeros(len(candidates))
-    for start, end in zip(group.starts[:-1], group.starts[1:], strict=True):
-        order = np.argsort(-scores[start:end], axis=0, kind="stable")[:CUTOFF]
-        ndcg += discounts(np.arange(len(order))) @ group.gains[start:end][order]
+    weights = np.broadcast_to(group.weights, group.n_queries)
+    for start, end, weight in zip(group.starts[:-1], group.starts[1:], weights, strict=True):
+        order = np.argsort(-scores[start:end], axis=0, kind="stable")[: group.measure.cutoff]
+        counted = group.measure.counted(np.arange(len(order)))
+        ndcg += weight * (counted @ group.gains[start:end][order])
     return group.features[candidates[np.argmax(ndcg)]]

@@ -26,7 +26,7 @@ def _search_row(verbose):
     X, y, qid = make_ranking(n_queries=300, n_features=20, n_centers=3, random_state=0)
     X = np.hstack([X, np.random.default_rng(0).standard_normal((len(X), 20))])
     train, test = qid < 200, qid >= 200
-    model = LocalGMMLRanker(normalize=None, random_state=0, verbose=verbose)
+    model = LocalGMMLRanker(8, normalize=None, linear=False, random_state=0, verbose=verbose)
     with Stopwatch() as watch:
         model.fit(X[train], y[train], qid=qid[train])
     quality = [
@@ -65,7 +65,9 @@ def _example_row(verbose):
     rows, grades = candidates.ravel(), relevance.ravel()
     examples = np.repeat(queries, candidates.shape[1])
     train, test = qid < 100, qid >= 100
-    model = LocalGMMLRanker(n_metrics=4, normalize=None, random_state=0, verbose=verbose)
+    model = LocalGMMLRanker(
+        n_metrics=4, normalize=None, linear=False, random_state=0, verbose=verbose
+    )
     with Stopwatch() as watch:
         model.fit(X[rows[train]], grades[train], qid=qid[train])
     scores = model.predict(X[rows[test]], qid=qid[test], query=X[examples[test]])

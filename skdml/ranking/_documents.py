@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,7 +14,6 @@ from scipy.stats import false_discovery_control, rankdata
 
 from ..utils.validation import check_vector, encode
 
-CUTOFF = 10  # training and validation measure NDCG at 10
 # Ranks lie between -1 and 1 and are spread evenly; so scaled, they vary as much as z-scores.
 _RANK_SCALE = np.sqrt(3.0)
 # False discovery rate of the choice of features.
@@ -22,6 +22,36 @@ _FALSE_SHARE = 0.05
 _MIN_QUERIES = 10
 # Documents that are further than this from those of fit are as far as can be: squares stay finite.
 _FAR = 1e60
+
+
+class Measure(NamedTuple):
+    """Which NDCG is meant.
+
+    Attributes
+    ----------
+    gains : {"exponential", "linear"}
+        What a grade is worth: ``2**grade - 1`` or the grade itself.
+    cutoff : int or None
+        The number of ranks that count; None stands for all.
+    """
+
+    gains: str = "exponential"
+    cutoff: int | None = 10
+
+    def counted(self, position: NDArray) -> NDArray:
+        """Return the discounts of ranks, counted from 0; zero beyond the cut-off."""
+        cutoff = np.inf if self.cutoff is None else self.cutoff
+        return np.where(position < cutoff, discounts(position), 0.0)
+
+    def worth(self, grades: NDArray, best: NDArray) -> NDArray:
+        """Return the gains of grades, divided by what the query's best grade is worth, nearly."""
+        if self.gains == "linear":
+            return grades / np.where(best > 0, best, 1.0)
+        # (2^grade - 1) / 2^best: the ratio is the same, and large grades do not overflow.
+        return -np.exp2(grades - best) * np.expm1(-grades * np.log(2))
+
+
+NDCG_AT_10 = Measure()
 
 
 class _ByQuery:
@@ -108,11 +138,19 @@ class RankedQueries(_ByQuery):
     grades : ndarray of shape (n_rows,)
         Their relevance.
     gains : ndarray of shape (n_rows,)
-        ``2**grade - 1``, divided by the best DCG that their query can have.
+        What their grades are worth, divided by the best DCG that their query can have.
     starts : ndarray of shape (n_queries + 1,)
         Where each query begins, and the end.
     lower : ndarray of shape (n_rows,)
         The first row of the same query with a lower grade; the end of the query if none has.
+    origin : ndarray of shape (n_rows,)
+        Where each row was before the rows were sorted.
+    weights : ndarray of shape (n_queries,) or float, default=1.0
+        How much each query counts, 1 on average.
+    offsets : ndarray of shape (n_rows,) or float, default=0.0
+        Scores to which those of a model are added.
+    measure : Measure, default=NDCG_AT_10
+        The NDCG that is meant.
     """
 
     features: NDArray
@@ -120,6 +158,10 @@ class RankedQueries(_ByQuery):
     gains: NDArray
     starts: NDArray
     lower: NDArray
+    origin: NDArray
+    weights: NDArray | float = 1.0
+    offsets: NDArray | float = 0.0
+    measure: Measure = NDCG_AT_10
 
     @property
     def n_queries(self) -> int:
@@ -129,8 +171,22 @@ class RankedQueries(_ByQuery):
     def take(self, numbers: NDArray) -> RankedQueries:
         """Return some of the queries, in the order of `numbers`."""
         rows, starts, shift = _locate(self.starts, numbers)
-        features, grades, gains = self.features[rows], self.grades[rows], self.gains[rows]
-        return RankedQueries(features, grades, gains, starts, self.lower[rows] - shift)
+        by_row = {
+            name: getattr(self, name)[rows] for name in ("features", "grades", "gains", "origin")
+        }
+        weights, offsets = self.weights, self.offsets
+        return replace(
+            self,
+            **by_row,
+            starts=starts,
+            lower=self.lower[rows] - shift,
+            weights=weights[numbers] if isinstance(weights, np.ndarray) else weights,
+            offsets=offsets[rows] if isinstance(offsets, np.ndarray) else offsets,
+        )
+
+    def row_weights(self) -> NDArray:
+        """Return how much the query of each row counts."""
+        return np.repeat(np.broadcast_to(self.weights, self.n_queries), self.sizes)
 
     def rows(self, numbers: NDArray) -> NDArray:
         """Return the rows of some queries."""
@@ -145,8 +201,13 @@ def _locate(starts, numbers):
     return np.arange(new_starts[-1]) + shift, new_starts, shift
 
 
+def several_grades(grades: NDArray, starts: NDArray) -> NDArray:
+    """Tell which queries have documents of different relevance, given rows query by query."""
+    return np.maximum.reduceat(grades, starts[:-1]) > np.minimum.reduceat(grades, starts[:-1])
+
+
 def sort_queries(
-    features: NDArray, grades: NDArray, queries: Queries
+    features: NDArray, grades: NDArray, queries: Queries, measure: Measure = NDCG_AT_10
 ) -> tuple[RankedQueries, NDArray]:
     """Sort the rows of queries with several grades; those with one have no order to learn.
 
@@ -155,22 +216,23 @@ def sort_queries(
     """
     codes = queries.codes()
     best = np.maximum.reduceat(grades, queries.starts[:-1])
-    worst = np.minimum.reduceat(grades, queries.starts[:-1])
-    used = np.flatnonzero(best > worst)
+    keep = several_grades(grades, queries.starts)
+    used = np.flatnonzero(keep)
     order = np.lexsort((-grades, codes))
-    order = order[(best > worst)[codes[order]]]
+    order = order[keep[codes[order]]]
     grades, codes = grades[order], codes[order]
     starts = np.append(0, np.cumsum(queries.sizes[used]))
-    gains = _normalised_gains(grades, best[codes], starts)
-    return RankedQueries(features[order], grades, gains, starts, _first_lower(grades, codes)), used
+    gains = _normalised_gains(grades, best[codes], starts, measure)
+    lower = _first_lower(grades, codes)
+    ranked = RankedQueries(features[order], grades, gains, starts, lower, order, measure=measure)
+    return ranked, used
 
 
-def _normalised_gains(grades, best, starts):
-    # (2^grade - 1) / 2^best: the ratio is the same, and large grades do not overflow.
-    gains = -np.exp2(grades - best) * np.expm1(-grades * np.log(2))
+def _normalised_gains(grades, best, starts, measure):
+    gains = measure.worth(grades, best)
     sizes = np.diff(starts)
     position = np.arange(len(grades)) - np.repeat(starts[:-1], sizes)
-    discounted = np.where(position < CUTOFF, gains / np.log2(position + 2.0), 0.0)
+    discounted = gains * measure.counted(position)
     return gains / np.repeat(np.add.reduceat(discounted, starts[:-1]), sizes)
 
 
@@ -197,15 +259,15 @@ def positions(scores: NDArray, starts: NDArray) -> NDArray:
 
 
 def mean_ndcg_of(scores: NDArray, ranked: RankedQueries) -> float:
-    """Return the mean NDCG at 10 of scores of sorted rows.
+    """Return the mean NDCG of scores of sorted rows.
 
     The rows are sorted best grade first, so ties would count as right; they are broken against
     the model instead.
     """
     # Reversed, a stable sort puts the lower grade first where scores are equal.
     position = positions(scores[::-1], len(scores) - ranked.starts[::-1])[::-1]
-    discount = np.where(position < CUTOFF, discounts(position), 0.0)
-    return float(np.sum(ranked.gains * discount) / ranked.n_queries)
+    achieved = ranked.gains * ranked.measure.counted(position) * ranked.row_weights()
+    return float(np.sum(achieved) / ranked.n_queries)
 
 
 @dataclass(frozen=True)
@@ -237,7 +299,7 @@ class Normalizer:
 
     def unclipped(self, X: NDArray, queries: Queries) -> NDArray:
         """Return the features of documents of any scale, before there is a unit for them."""
-        X = X[queries.order]
+        X = X[queries.order].astype(np.float64, copy=False)
         if self.normalize is None:
             return X * self.unit
         if self.normalize == "column":
@@ -262,7 +324,7 @@ class Normalizer:
         with np.errstate(over="ignore"):
             parts = []
             if self.normalize in ("query", "both"):
-                parts = [_place_z_scores(X, documents), _RANK_SCALE * _place_ranks(X, documents)]
+                parts = [place_z_scores(X, documents), _RANK_SCALE * place_ranks(X, documents)]
             if self.normalize != "query":
                 parts.append(X if self.normalize is None else X / self.scale)
             features = np.hstack(parts)
@@ -272,8 +334,14 @@ class Normalizer:
 
 
 def fit_normalizer(
-    X: NDArray, y: NDArray, queries: Queries, normalize: str | None, *, has_unit: bool
-) -> tuple[Normalizer, RankedQueries, NDArray]:
+    X: NDArray,
+    y: NDArray,
+    queries: Queries,
+    normalize: str | None,
+    *,
+    has_unit: bool,
+    measure: Measure = NDCG_AT_10,
+) -> tuple[Normalizer, RankedQueries]:
     """Choose scale, features and unit from the training documents.
 
     Parameters
@@ -289,6 +357,8 @@ def fit_normalizer(
     has_unit : bool
         Whether distances are made of order one; if not, columns have the 2-norm 1 with "column",
         and features are as they are otherwise.
+    measure : Measure, default=NDCG_AT_10
+        The NDCG that is meant.
 
     Returns
     -------
@@ -296,17 +366,12 @@ def fit_normalizer(
         For other documents.
     ranked : RankedQueries
         The training documents of queries with several grades.
-    kept : ndarray of int
-        The positions in ``queries.ids`` of these queries.
     """
-    scale = column_scale(X) if normalize in ("column", "both") else None
+    rows = X if len(queries.order) == len(X) else X[queries.order]
+    scale = column_scale(rows) if normalize in ("column", "both") else None
     normalizer = Normalizer(normalize, scale)
     features = normalizer.unclipped(X, queries)
-    ranked, kept = sort_queries(features, y[queries.order], queries)
-    if ranked.n_queries == 0:
-        raise ValueError(
-            "y: no query has documents of different relevance, so there is no order to learn."
-        )
+    ranked, _ = sort_queries(features, y[queries.order], queries, measure)
     if normalize in ("query", "both"):
         used = choose_views(ranked, X.shape[1])
         features = features.compress(used.ravel(), axis=1)
@@ -318,7 +383,7 @@ def fit_normalizer(
     elif normalize == "column":
         unit = 1 / np.sqrt(len(features))  # the columns have a root mean square of 1
     ranked = replace(ranked, features=ranked.features * unit)
-    return replace(normalizer, unit=unit), ranked, kept
+    return replace(normalizer, unit=unit), ranked
 
 
 def _unit_of(features, queries):
@@ -419,7 +484,7 @@ def choose_views(ranked: RankedQueries, n_features: int) -> NDArray:
     return used
 
 
-def _place_z_scores(X, documents):
+def place_z_scores(X: NDArray, documents: NDArray) -> NDArray:
     """Return z-scores of rows, by the mean and the deviation of the documents of a query."""
     largest = np.abs(documents).max(axis=0)
     unit = np.where(largest > 0, largest, 1.0)  # huge values are not squared
@@ -430,7 +495,7 @@ def _place_z_scores(X, documents):
     return np.where(varies, z_scores, 0.0)
 
 
-def _place_ranks(X, documents):
+def place_ranks(X: NDArray, documents: NDArray) -> NDArray:
     """Return ranks of rows among the documents of a query, between -1 and 1."""
     ranks = np.empty_like(X)
     for column, values, ordered in zip(ranks.T, X.T, np.sort(documents, axis=0).T, strict=True):

@@ -22,7 +22,6 @@ _MIN_BATCH, _MAX_BATCH = 8, 32
 _MIN_STEPS = 4
 _LEARNING_RATE = 0.003
 _AVERAGE = 0.98  # EMA decay of the parameters that are evaluated and kept
-_MARGIN = 1.0
 
 
 def train(
@@ -36,6 +35,7 @@ def train(
     progress: Progress,
     attributes: Callable[[AnchorModel], dict[str, Any]],
     patience: int = 10,
+    margin: float = 1.0,
 ) -> tuple[AnchorModel, dict[str, list]]:
     """Fit the parameters by Adam on batches of queries.
 
@@ -61,11 +61,14 @@ def train(
         The fitted attributes of the estimator with the given model, for callbacks.
     patience : int, default=10
         The number of epochs without a lower validation loss after which it stops.
+    margin : float, default=1.0
+        zeta of the "warp" loss.
 
     Returns
     -------
     model : AnchorModel
-        The best one: parameters averaged over the last steps.
+        The best one: parameters averaged over the last steps. With `validation`, the start is one
+        of the candidates.
     history : dict of str to list
         Per epoch: the mean "loss", with `validation` the "validation_loss" and "ndcg" there, and
         the "seconds" since the start.
@@ -80,6 +83,9 @@ def train(
     batch_size = int(np.clip(-(-ranked.n_queries // _MIN_STEPS), _MIN_BATCH, _MAX_BATCH))
     history: dict[str, list] = {}
     best, lowest, best_epoch = model, np.inf, 0
+    if validation is not None:
+        start_scores = model.scores(validation.features, watched) + validation.offsets
+        lowest = pair_loss(start_scores, validation)
     for epoch in range(max_epochs):
         progress.begin()
         total = 0.0
@@ -88,13 +94,15 @@ def train(
             numbers = order[first : first + batch_size]
             current = replace(model, **dict(zip(learned, present, strict=True)))
             known = None if quadratic is None else quadratic[ranked.rows(numbers)]
-            value, gradient = _gradients(current, ranked.take(numbers), known, learned, loss, rng)
+            value, gradient = _gradients(
+                current, ranked.take(numbers), known, learned, loss, rng, margin
+            )
             _descend(adam, gradient, average, model.kernel)
             total += value * len(numbers)
         current = replace(model, **dict(zip(learned, average, strict=True)))
         figures = {"loss": total / ranked.n_queries}
         if validation is not None:
-            scores = current.scores(validation.features, watched)
+            scores = current.scores(validation.features, watched) + validation.offsets
             figures["validation_loss"] = pair_loss(scores, validation)
             figures["ndcg"] = mean_ndcg_of(scores, validation)
         record(history, start, **figures)
@@ -105,14 +113,15 @@ def train(
     return best, history
 
 
-def _gradients(model, batch, quadratic, learned, loss, rng):
+def _gradients(model, batch, quadratic, learned, loss, rng, margin=1.0):
     """Return the loss of a batch of queries and its gradient by the learned attributes."""
     squared = model.squared_distances(batch.features, quadratic)
     scores, partials = model.evaluate(squared, model.weights)
+    scores = scores + batch.offsets
     if loss == "lambda":
         value, by_score = lambda_loss(scores, batch)
     else:
-        value, by_score = warp_loss(scores, batch, rng, _MARGIN)
+        value, by_score = warp_loss(scores, batch, rng, margin)
     by_squared = by_score[:, None] * partials.by_squared
     compute = {
         "weights": lambda: by_score @ partials.by_weight,
@@ -140,7 +149,7 @@ def fit_query_weights(
     n_rounds: int,
     rng: Generator,
     step: float = 0.1,
-    margin: float = _MARGIN,
+    margin: float = 1.0,
 ) -> NDArray:
     """Learn weights of their own for every query, from the shared ones on.
 
@@ -157,6 +166,7 @@ def fit_query_weights(
     weights = np.tile(model.weights, (ranked.n_queries, 1))
     for _ in range(n_rounds):
         scores, partials = model.evaluate(squared, weights[codes])
+        scores = scores + ranked.offsets
         if loss == "lambda":
             by_score = lambda_loss(scores, ranked)[1] * ranked.n_queries
             gradient = np.add.reduceat(by_score[:, None] * partials.by_weight, first)
@@ -200,6 +210,7 @@ def lambda_loss(scores: NDArray, batch: RankedQueries) -> tuple[float, NDArray]:
     discount = discounts(positions(scores, batch.starts))
     better, worse = _pairs(batch)
     weight = (batch.gains[better] - batch.gains[worse]) * np.abs(discount[better] - discount[worse])
+    weight *= batch.row_weights()[better]
     margin = scores[better] - scores[worse]
     pull = weight * expit(-margin)
     gradient = np.bincount(worse, pull, len(scores)) - np.bincount(better, pull, len(scores))
@@ -219,7 +230,8 @@ def pair_loss(scores: NDArray, queries: RankedQueries) -> float:
     codes = queries.codes()[better]
     total = np.bincount(codes, weight, queries.n_queries)
     loss = weight * np.logaddexp(0, scores[worse] - scores[better])
-    return float(np.mean(np.bincount(codes, loss, queries.n_queries) / total))
+    by_query = np.bincount(codes, loss, queries.n_queries) / total
+    return float(np.mean(queries.weights * by_query))
 
 
 def _pairs(batch):
@@ -248,6 +260,7 @@ def warp_loss(
     worse, rank_error = draw_violators(scores, better, lower, ends, rng, margin)
     found = rank_error > 0
     better, worse, weight = better[found], worse[found], rank_weight(rank_error[found])
+    weight *= batch.row_weights()[better]
     gradient = np.bincount(worse, weight, len(scores)) - np.bincount(better, weight, len(scores))
     loss = float(weight @ (margin - scores[better] + scores[worse]))
     return loss / batch.n_queries, gradient / batch.n_queries

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.exceptions import NotFittedError
+from sklearn.utils import get_tags
 from sklearn.utils.validation import has_fit_parameter
 
 from ..constraints import make_pairs
@@ -41,9 +42,13 @@ from ._checks_common import (
 
 
 def check_nan_and_infinity(estimator: Any) -> None:
-    """NaN or infinity in X: an error that names it, from fit and from every method."""
+    """NaN or infinity in X: an error that names it, from fit and from every method.
+
+    NaN is no error for an estimator whose tag `allow_nan` says so.
+    """
     fitted = fit(fresh(estimator))
-    for value, problem in ((np.nan, "NaN"), (np.inf, "infinity|inf")):
+    values = [(np.nan, "NaN"), (np.inf, "infinity|inf")]
+    for value, problem in values[1:] if get_tags(estimator).input_tags.allow_nan else values:
         bad = make_data().X
         bad[3, 2] = value
         for name, call in _row_calls(fitted, bad).items():

@@ -217,3 +217,19 @@ def test_flow_of_an_estimator_draws_all_labels_and_some_others():
     display = AffinityDisplay.from_estimator(Model().fit(X, y), X, y, max_samples=40)
     assert len(display.positions) == 40
     assert (display.given != -1).sum() == 10
+
+
+def test_ranking_display_explains_a_document():
+    from skdml import LocalGMMLRanker
+    from skdml.datasets import make_ranking
+
+    X, y, qid = make_ranking(20, 10, 4, random_state=0)
+    ranker = LocalGMMLRanker(max_epochs=1, random_state=0).fit(X, y, qid)
+    display = RankingDisplay.from_estimator(ranker, X, y, qid, other=X[:, 0], explain=3)
+    assert len(display.axes_) == 3
+    assert sum(display.added.values()) == pytest.approx(ranker.predict(X, qid)[3], abs=1e-8)
+    drawn = sum(bar.get_width() for bar in display.axes_[2].patches)
+    assert drawn == pytest.approx(sum(display.added.values()))
+    for row in (200, -201, "a"):
+        with pytest.raises(ValueError, match="explain must be a row of X, below 200"):
+            RankingDisplay.from_estimator(ranker, X, y, qid, other=X[:, 0], explain=row)

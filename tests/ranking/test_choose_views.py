@@ -107,7 +107,9 @@ def test_nothing_to_choose_is_everything():
 def test_features_that_are_left_out_do_not_matter(normalize):
     X, y, qid = make_problem()
     X[:, 2] = 1.1
-    ranker = LocalGMMLRanker(2, normalize=normalize, max_epochs=3, random_state=0).fit(X, y, qid)
+    ranker = LocalGMMLRanker(
+        2, linear=False, normalize=normalize, max_epochs=3, random_state=0
+    ).fit(X, y, qid)
     left_out = ~ranker.support_
     assert left_out[2]
     assert left_out.sum() > 30
@@ -125,14 +127,18 @@ def test_features_that_are_left_out_do_not_matter(normalize):
 @pytest.mark.parametrize("normalize", ["column", None])
 def test_features_as_they_are_are_all_used(normalize):
     X, y, qid = make_problem()
-    ranker = LocalGMMLRanker(2, normalize=normalize, max_epochs=1, random_state=0).fit(X, y, qid)
+    ranker = LocalGMMLRanker(
+        2, linear=False, normalize=normalize, max_epochs=1, random_state=0
+    ).fit(X, y, qid)
     assert ranker.support_.all()
 
 
 @pytest.mark.parametrize("query_weights", ["per-query", "neighbours"])
 def test_validation_and_own_weights_with_features_left_out(query_weights):
     X, y, qid = make_problem()
-    ranker = LocalGMMLRanker(2, query_weights=query_weights, max_epochs=3, random_state=0)
+    ranker = LocalGMMLRanker(
+        2, linear=False, query_weights=query_weights, max_epochs=3, random_state=0
+    )
     ranker.fit(X, y, qid, X_val=X, y_val=y, qid_val=qid)
     best = np.argmin(ranker.history_["validation_loss"])
     assert 0.5 < ranker.history_["ndcg"][best] <= 1

@@ -23,7 +23,9 @@ def data():
 
 
 def quick(**params):
-    return LocalGMMLRanker(**{"n_metrics": 2, "max_epochs": 5, "random_state": 0} | params)
+    return LocalGMMLRanker(
+        **{"n_metrics": 2, "linear": False, "max_epochs": 5, "random_state": 0} | params
+    )
 
 
 # Query by example
@@ -164,7 +166,8 @@ def test_score_is_the_mean_ndcg_of_queries_with_a_relevant_document(data):
     names = [f"query {q}" for q in qid]
     assert ranker.score(X, y, names, sample_weight=weight) == pytest.approx(expected)
     one = qid == 7
-    assert ranker.score(X[one], y[one], sample_weight=weight[one]) == pytest.approx(by_query[2])
+    alone = ranker.score(X[one], y[one], "single", sample_weight=weight[one])
+    assert alone == pytest.approx(by_query[2])
 
 
 def test_bad_weights_are_named(data):
@@ -210,6 +213,10 @@ def with_nan(X):
     return X
 
 
+def with_infinity(X):
+    return np.where(np.isnan(with_nan(X)), np.inf, X)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -221,7 +228,7 @@ def with_nan(X):
         (lambda X, y, q: {"qid": q[:-1]}, "qid must have one entry per row: expected 360, got 359"),
         (lambda X, y, q: {"qid": np.where(q > 1, np.nan, q)}, "qid must not contain NaN"),
         (lambda X, y, q: {"qid": np.arange(360)}, "y: no query has documents of different"),
-        (lambda X, y, q: {"X": with_nan(X)}, "X contains NaN"),
+        (lambda X, y, q: {"X": with_infinity(X)}, "X contains infinity"),
         (lambda X, y, q: {"y_val": y}, "without X_val"),
         (lambda X, y, q: {"qid_val": q}, "without X_val"),
         (lambda X, y, q: {"X_val": X}, "requires y_val to be passed"),
@@ -229,7 +236,10 @@ def with_nan(X):
         (lambda X, y, q: {"X_val": X, "y_val": y - 1.0}, "y_val must not be negative"),
         (lambda X, y, q: {"X_val": X, "y_val": 0 * y}, "y_val: no query has documents"),
         (lambda X, y, q: {"X_val": X, "y_val": y, "qid_val": q[1:]}, "qid_val must have one entry"),
-        (lambda X, y, q: {"X_val": with_nan(X), "y_val": y, "qid_val": q}, "X_val.* contains NaN"),
+        (
+            lambda X, y, q: {"X_val": with_infinity(X), "y_val": y, "qid_val": q},
+            "X_val.* contains inf",
+        ),
         (lambda X, y, q: {"X_val": X[:, :3], "y_val": y, "qid_val": q}, "X_val has 3 features"),
     ],
 )
