@@ -402,6 +402,12 @@ class DeepMetricEmbedder(
         """Return the samples that count, their labels and weights; equal ones of a class once."""
         codes = encode_labels(y, len(X), type(self).__name__)[1]
         rows, weights = self._choose_samples(X, codes, sample_weight)
+        if sample_weight is None and rows is not None and np.bincount(codes[rows]).max() < 2:
+            return (
+                X,
+                y,
+                None,
+            )  # all samples of a class are equal: they teach nothing, and do no harm
         if rows is not None:
             y = label_vector(y, len(X))[rows]
             X = X.take(rows) if isinstance(X, ReadSamples) else X[rows]

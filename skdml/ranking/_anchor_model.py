@@ -13,8 +13,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from ..linear._gmml import geometric_mean
-from ..linear._mahalanobis import MahalanobisMetric
+from ..linear._mahalanobis import MahalanobisMetric, geometric_mean
 from ..utils._parallel import make_shards
 from ._documents import Queries, RankedQueries
 

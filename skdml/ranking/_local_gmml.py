@@ -39,10 +39,15 @@ from ._documents import (
     sort_queries,
 )
 from ._linear import N_FOLDS, LinearPart, fit_linear, make_blocks, sum_blocks
-from ._local_gmml_training import fit_query_weights, train
-from ._local_part import LocalPart, choose_weight, cross_fit, start_beside
-from ._missing import Missing, fit_missing
-from ._views import N_BASIS
+from ._local_gmml_training import (
+    LocalPart,
+    choose_weight,
+    cross_fit,
+    fit_query_weights,
+    start_beside,
+    train,
+)
+from ._views import N_BASIS, Missing, fit_missing
 
 # Held out to choose the epoch where there is no linear part, and no validation queries are given.
 _HELD_OUT = 0.2

@@ -1,4 +1,4 @@
-"""Views of features: what a linear ranker sees of a document, relative to its query or not."""
+"""What a ranker sees of a document: missing cells filled, and views of features."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ._documents import place_ranks, place_z_scores, rank_values, standardise
+from ._documents import Queries, place_ranks, place_z_scores, rank_values, standardise
 
 # Knots of the hinges of a feature, at evenly spaced quantiles.
 N_KNOTS = 4
@@ -19,7 +19,7 @@ N_BASIS = sum(VIEWS.values())
 _Z_RANGE = -3.0, 4.0
 _VALUE_RANGE = -5.0, 5.0
 _RANK_SCALE = np.sqrt(3.0)  # ranks that vary as much as z-scores
-# Rows from which scales and knots are taken.
+# Rows from which medians, scales and knots are taken.
 _MAX_ROWS = 20_000
 
 
@@ -157,3 +157,66 @@ def fit_views(X: NDArray, starts: NDArray) -> Views:
     z = np.clip(standardise(values, starts, 1.0), *_Z_RANGE)
     knots = [np.quantile(columns, at, axis=1) for columns in (z, views._scaled(values))]
     return Views(views.centre, views.scale, *knots)
+
+
+@dataclass(frozen=True)
+class Missing:
+    """What takes the place of missing cells.
+
+    Attributes
+    ----------
+    columns : ndarray of int
+        The features that had missing cells in training: each has an indicator of its own, which
+        says where it is missing.
+    medians : ndarray of shape (n_features,)
+        Of the training documents.
+    """
+
+    columns: NDArray
+    medians: NDArray
+
+    def fill(self, X: NDArray, queries: Queries | None) -> NDArray:
+        """Return documents without missing cells, with indicators on the right.
+
+        A cell gets the median of its query; where all of the query are missing, or without
+        `queries`, that of the training documents.
+        """
+        missing = np.isnan(X)
+        if not missing.any():
+            if not len(self.columns):
+                return X
+            return np.hstack([X, np.zeros((len(X), len(self.columns)), X.dtype)])
+        indicators = missing[:, self.columns].astype(X.dtype)
+        X = X.copy()
+        for column in np.flatnonzero(missing.any(axis=0)):
+            values, gone = X[:, column], missing[:, column]
+            for rows in [] if queries is None else _rows_with(gone, queries):
+                if not gone[rows].all():
+                    values[rows[gone[rows]]] = np.median(values[rows[~gone[rows]]])
+            values[np.isnan(values)] = self.medians[column]
+        return np.hstack([X, indicators])
+
+    def join(self, by_feature: NDArray) -> NDArray:
+        """Return what features add, with that of their indicators."""
+        n_features = len(self.medians)
+        joined = by_feature[:, :n_features].copy()
+        joined[:, self.columns] += by_feature[:, n_features:]
+        return joined
+
+
+def _rows_with(gone, queries):
+    """Yield the rows of queries that have a missing cell."""
+    for number in np.unique(queries.codes()[gone[queries.order]]):
+        yield queries.rows(number)
+
+
+def fit_missing(X: NDArray) -> Missing:
+    """Return what takes the place of missing cells of these documents and of others."""
+    medians = np.zeros(X.shape[1])
+    has_missing = np.zeros(X.shape[1], dtype=bool)
+    for column, values in enumerate(X.T):
+        missing = np.isnan(values)
+        has_missing[column] = missing.any()
+        known = values[~missing][:: 1 + len(values) // _MAX_ROWS]
+        medians[column] = np.median(known) if len(known) else 0.0
+    return Missing(np.flatnonzero(has_missing), medians)

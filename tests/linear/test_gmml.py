@@ -13,8 +13,7 @@ from sklearn.preprocessing import StandardScaler
 
 from skdml import GMMLTransformer
 from skdml.constraints import make_pairs
-from skdml.linear._gmml import geometric_mean
-from skdml.linear._mahalanobis import find_span
+from skdml.linear._mahalanobis import find_span, geometric_mean
 from skdml.utils._prior import ledoit_wolf_shrinkage, prior_inverse
 
 rng = np.random.default_rng(0)

@@ -10,8 +10,8 @@ from skdml.datasets import make_ranking
 from skdml.metrics import mean_ndcg
 from skdml.ranking import _local_gmml
 from skdml.ranking._documents import group_rows
-from skdml.ranking._local_part import choose_weight
-from skdml.ranking._missing import fit_missing
+from skdml.ranking._local_gmml_training import choose_weight
+from skdml.ranking._views import fit_missing
 from tests.ranking.ranking_toys import sort_documents
 
 pytestmark = pytest.mark.filterwarnings("error")
