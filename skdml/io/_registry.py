@@ -25,12 +25,15 @@ MODULES = {
     "CloudMetric": "skdml.transport",
     "Columns": "skdml.generate._columns",
     "Distributed": "skdml.deep",
+    "LinearPart": "skdml.ranking._linear",
     "MahalanobisMetric": "skdml.linear",
+    "Missing": "skdml.ranking._views",
     "Normalizer": "skdml.ranking._documents",
     "PairGroupKFold": "skdml.verification",
     "PartiallyLabelledKFold": "skdml.semisupervised",
     "QueryWeights": "skdml.ranking._anchor_model",
     "SparseRows": "skdml.linear._mahalanobis",
+    "Views": "skdml.ranking._views",
 }
 
 # Networks of this package; those of torch.nn are known by their name there.
@@ -78,7 +81,10 @@ def skops_trusted_types() -> list[str]:
         "skdml.ranking._anchor_model.AnchorModel",
         "skdml.ranking._anchor_model.QueryWeights",
         "skdml.ranking._documents.Normalizer",
+        "skdml.ranking._linear.LinearPart",
         "skdml.ranking._local_gmml.LocalGMMLRanker",
+        "skdml.ranking._views.Missing",
+        "skdml.ranking._views.Views",
         "skdml.verification._pair_classifier.PairClassifier",
         "sklearn.metrics._dist_metrics.EuclideanDistance32",
         "sklearn.metrics._dist_metrics.EuclideanDistance64",

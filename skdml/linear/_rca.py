@@ -78,7 +78,7 @@ class RCA(StrengthMixin):
     >>> import numpy as np
     >>> from skdml import RCA
     >>> X = np.array([[0.0, 0.0], [2.0, 0.1], [9.0, 5.0], [7.0, 5.1], [3.0, 9.0]])
-    >>> model = RCA(shrinkage=0.1).fit(X, chunks=[0, 0, 1, 1, -1])
+    >>> model = RCA(shrinkage=0.1, strength=1).fit(X, chunks=[0, 0, 1, 1, -1])
     >>> u, v, w = [0, 0], [2, 0], [0, 2]
     >>> metric = model.get_metric()
     >>> bool(metric(u, v) < metric(u, w))

@@ -362,6 +362,8 @@ def cross_fit(ranked: RankedQueries, folds: NDArray, fit: Trainer) -> LocalPart:
         model, epochs = fit(ranked.take(numbers[~inside]), held_out)
         scores[ranked.rows(numbers[inside])] = model.scores(held_out.features)
         models.append(model)
+        before = history["seconds"][-1] if history.get("seconds") else 0.0
+        epochs["seconds"] = [before + seconds for seconds in epochs["seconds"]]
         for name, values in epochs.items():
             history.setdefault(name, []).extend(values)
         history.setdefault("fold", []).extend([fold] * len(epochs["seconds"]))
