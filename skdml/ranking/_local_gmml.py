@@ -411,8 +411,8 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
             self.__dict__.update(_attributes(local.models, local.weight))
             self.contributions_ = self._describe(local)
             if self._linear is not None:  # what only the fit needs
-                nothing = {"members": [], "held_out": np.empty(0), "folds": np.empty(0, int)}
-                self._linear = replace(self._linear, **nothing)
+                empty = np.empty(0)
+                self._linear = replace(self._linear, members=[], held_out=empty, folds=empty)
             if self.query_weights != "shared":
                 # Without qid, the one query of predict is that of fit.
                 ids = [None] if qid is None else drawn.ids.tolist()
