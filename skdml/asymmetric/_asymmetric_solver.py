@@ -111,6 +111,7 @@ class Problem:
             costs = vote_costs(nearest.table, labels, self.costs)
             parts.append((nearest.candidates, sets.loss, sets.feasible, costs))
         candidates, loss, feasible, costs = map(np.concatenate, zip(*parts, strict=True))
+        active = loss > 0
         judges = self.held_out if self.held_out.any() else ~self.held_out
         weights = None if self.weights is None else self.weights[judges]
         if self.weights is not None:
@@ -118,6 +119,8 @@ class Problem:
         vote_cost, vote_error = mean_and_error(costs[judges], weights)
         return Search(
             candidates,
+            active,
+            feasible,
             loss=float(loss[~self.held_out].sum()),
             n_infeasible=int(np.count_nonzero(~feasible)),
             vote_cost=vote_cost,
@@ -133,6 +136,8 @@ class Search:
     ----------
     candidates : ndarray of shape (n_queries, n_candidates)
         Rows to compare each query with until the next search.
+    active, feasible : ndarray of shape (n_queries,)
+        Which queries have a loss, and which have a set of neighbours that their class wins.
     loss : float
         The exact sum of the losses of the training queries.
     n_infeasible : int
@@ -144,6 +149,8 @@ class Search:
     """
 
     candidates: NDArray
+    active: NDArray
+    feasible: NDArray
     loss: float
     n_infeasible: int
     vote_cost: float
@@ -249,7 +256,13 @@ class Batch:
     loss: NDArray
 
 
-def compare(maps: Any, problem: Problem, numbers: NDArray, candidates: NDArray) -> Batch:
+def compare(
+    maps: Any,
+    problem: Problem,
+    numbers: NDArray,
+    candidates: NDArray,
+    n_feasible: int | None = None,
+) -> Batch:
     """Infer the sets of some queries.
 
     Parameters
@@ -262,6 +275,9 @@ def compare(maps: Any, problem: Problem, numbers: NDArray, candidates: NDArray) 
         The queries.
     candidates : ndarray of shape (n_batch, n_candidates)
         Their candidates.
+    n_feasible : int, default=None
+        Queries of the batch that can be right, with those that are left out as they are; None
+        counts these.
 
     Returns
     -------
@@ -272,7 +288,9 @@ def compare(maps: Any, problem: Problem, numbers: NDArray, candidates: NDArray) 
     place = place.reshape(candidates.shape)
     queries, database = problem.queries[numbers], problem.database[used]
     Z, Z_database = maps.embed_queries(queries), maps.embed_database(database)
-    distances = np.sum((Z[:, None] - Z_database[place]) ** 2, axis=2)
+    differences = Z_database[place]
+    differences -= Z[:, None]
+    distances = np.einsum("ijk,ijk->ij", differences, differences)
     distances[candidates == NO_ROW] = np.inf
     k = problem.n_neighbors
     table, columns = tabulate(distances, problem.labels[candidates], len(problem.costs), k)
@@ -281,8 +299,9 @@ def compare(maps: Any, problem: Problem, numbers: NDArray, candidates: NDArray) 
     weight = (nearest < sets.targeted[:, :, None]).astype(int)
     weight -= nearest < sets.augmented[:, :, None]
     entry = np.nonzero(weight)
-    n_feasible = max(1, np.count_nonzero(sets.feasible))
-    shares = weight[entry] / n_feasible
+    if n_feasible is None:
+        n_feasible = np.count_nonzero(sets.feasible)
+    shares = weight[entry] / max(1, n_feasible)
     if problem.weights is not None:
         shares = shares * problem.weights[numbers[entry[0]]]
     pairs = Pairs(entry[0], place[entry[0], columns[entry]], shares)
@@ -322,13 +341,14 @@ def train(
     attributes: Callable[[Any], dict[str, Any]],
     n_tied: int | None = None,
     n_free: int = 0,
+    to_beat: float = np.inf,
 ) -> Training:
     """Minimise the norm of the maps plus C times the sum of the losses.
 
-    An iteration is some passes over the queries and a search, which gives the objective and the
-    next candidates. If the objective is not lower than before, the iteration is rejected and
-    the learning rate is halved, but for the first `n_free`. Held-out queries choose among
-    the maps of all iterations, and stop the training early.
+    An iteration is some passes over the queries that the last search found to have a loss, and a
+    search, which gives the objective and the next candidates. If the objective is not lower than
+    before, the iteration is rejected and the learning rate is halved, but for the first `n_free`.
+    Held-out queries choose among the maps of all iterations, and stop the training early.
 
     Parameters
     ----------
@@ -351,6 +371,9 @@ def train(
         Iterations at the beginning that are never rejected. Networks with random weights have
         nearly all points in one place, where the loss is as large as one error and any way out of
         it goes up first.
+    to_beat : float, default=inf
+        The cost of the votes that another start has reached: an iteration that does not fall below
+        is one without better votes.
 
     Returns
     -------
@@ -372,7 +395,11 @@ def train(
         changed = copy.deepcopy(maps)
         decayed = lr * (1 + np.cos(np.pi * iteration / max_iter)) / 2
         for numbers in draw_batches(np.flatnonzero(~problem.held_out), rng):
-            batch = compare(changed, problem, numbers, search.candidates[numbers])
+            active = numbers[search.active[numbers]]
+            if not len(active):
+                continue
+            n_feasible = np.count_nonzero(search.feasible[numbers])
+            batch = compare(changed, problem, active, search.candidates[active], n_feasible)
             changed.step(batch.queries, batch.database, batch.pairs, penalty, decayed)
         found = problem.search(changed, rng)
         reached = changed.penalty() + C * found.loss
@@ -382,11 +409,11 @@ def train(
             maps, search, objective = changed, found, reached
         else:
             lr /= 2
-        if not judged or search.vote_cost < training.vote_cost:
-            training.maps, n_worse = maps, 0
+        is_better = not judged or search.vote_cost < training.vote_cost
+        if is_better:
+            training.maps = maps
             training.vote_cost, training.vote_error = search.vote_cost, search.vote_error
-        else:
-            n_worse += 1
+        n_worse = 0 if is_better and search.vote_cost < to_beat else n_worse + 1
         record(training.history, start, objective=objective, validation=search.vote_cost)
         stuck = max(n_idle, n_worse) >= _PATIENCE and iteration >= max(n_tied or 0, n_free)
         if progress.step(partial(attributes, training.maps), objective=objective) or stuck:

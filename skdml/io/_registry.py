@@ -32,7 +32,7 @@ MODULES = {
     "PairGroupKFold": "skdml.verification",
     "PartiallyLabelledKFold": "skdml.semisupervised",
     "QueryWeights": "skdml.ranking._anchor_model",
-    "SparseRows": "skdml.linear._mahalanobis",
+    "CombinedRows": "skdml.linear._mahalanobis",
     "Views": "skdml.ranking._views",
 }
 
@@ -75,7 +75,7 @@ def skops_trusted_types() -> list[str]:
         "skdml.linear._lfda.LFDA",
         "skdml.linear._lmnn.LMNN",
         "skdml.linear._mahalanobis.MahalanobisMetric",
-        "skdml.linear._mahalanobis.SparseRows",
+        "skdml.linear._mahalanobis.CombinedRows",
         "skdml.linear._mlkr.MLKR",
         "skdml.linear._rca.RCA",
         "skdml.ranking._anchor_model.AnchorModel",

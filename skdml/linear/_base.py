@@ -43,6 +43,7 @@ from ..utils.validation import (
     column_bounds,
     encode,
     encode_for_pairs,
+    release_pages,
 )
 from ._graded import graded_factors
 from ._mahalanobis import MahalanobisMetric, find_span, shorten
@@ -207,11 +208,13 @@ class LinearMetricLearner(
         else:
             rows, places = np.unique(given.pairs, return_inverse=True)
             places = places.reshape(-1, 2)
-        if len(rows) < X.shape[0]:
-            X = X[rows]
+        if is_copy := len(rows) < X.shape[0]:
+            whole, X = X, X[rows]
+            release_pages(whole)
             check_varies(X)
             weights = None if weights is None else weights[rows]
-        span = find_span(X, full=not isinstance(prior, str), weights=weights, **parallel)
+        full = not isinstance(prior, str)
+        span = find_span(X, full=full, weights=weights, owned=is_copy, **parallel)
         inverse, outside = prior_inverse(prior, span)
         return TrainingPairs(
             given.rows[rows], codes, places, signed, given.grades, span, inverse, outside, parallel

@@ -13,6 +13,7 @@ from sklearn.utils import check_random_state
 
 from ..asymmetric._asymmetric_solver import (
     Problem,
+    Training,
     check_costs,
     check_feasible,
     find_voters,
@@ -224,12 +225,15 @@ class NeighborhoodGerrymandering(RowMetricLearner):
 
         n_steps = len(starts) * self.max_iter
         with FitProgress(self, total=n_steps, X=given, y=y) as progress:
-            found = []
+            found: list[Training] = []
             for start in starts:
+                to_beat = found[0].vote_cost if found else np.inf
                 maps = LinearMaps(start, start, symmetric=True)
                 lr = self.lr * np.sqrt(np.mean(start**2))
                 with np.errstate(over="ignore", invalid="ignore"):  # steps too long are an error
-                    found.append(train(maps, problem, lr, rng, progress, attributes))
+                    found.append(
+                        train(maps, problem, lr, rng, progress, attributes, to_beat=to_beat)
+                    )
             check_feasible(found[0].n_infeasible, problem)
             best = min(found, key=lambda training: training.vote_cost) if is_judged else found[0]
             # The best of many is better than the input by chance alone.

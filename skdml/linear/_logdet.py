@@ -111,7 +111,9 @@ class LogDetProblem:
         if (used >= 1).any():
             return None
         if inverse is None:
-            inverse = self.prior_inverse + self.differences.scatter(signed)
+            inverse = self.prior_inverse
+            if signed.any():
+                inverse = inverse + self.differences.scatter(signed)
         factor = _cholesky(inverse)
         if factor is None:
             return None

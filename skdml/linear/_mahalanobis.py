@@ -29,16 +29,20 @@ from ..utils.validation import (
 # Columns per block of the Gram matrix; a number of its own, so that the sum of the blocks does
 # not depend on how many workers there are.
 _BLOCK_BYTES = 2**25
+# Above this many products, directions stay combinations of rows: less memory than minutes of work.
+_MOST_PRODUCTS = 1e12
 
 
-class SparseRows:
-    """Directions as combinations of sparse rows: ``mixing @ (rows - mean)``, never multiplied out.
+class CombinedRows:
+    """Directions as combinations of rows: ``mixing @ (rows - mean)``, never multiplied out.
+
+    For sparse rows, and for so many dense ones that the product would take minutes.
 
     Parameters
     ----------
     mixing : ndarray of shape (rank, n_rows)
         Coefficients.
-    rows : sparse array or matrix of shape (n_rows, n_features)
+    rows : array or sparse matrix of shape (n_rows, n_features)
         The rows that are combined.
     mean : ndarray of shape (n_features,)
         Subtracted from every row.
@@ -58,9 +62,16 @@ class SparseRows:
         products = products.toarray() if sparse.issparse(products) else np.asarray(products)
         return products @ self.mixing.T - np.multiply.outer(offset, self.mixing.sum(axis=1))
 
+    def expand(self, along: NDArray) -> NDArray:
+        """Return ``along @ directions``."""
+        combined = along @ self.mixing
+        out = np.asarray(combined.astype(self.dtype, copy=False) @ self.rows)
+        out -= np.multiply.outer(combined.sum(axis=1), self.mean)
+        return out
+
     def toarray(self) -> NDArray:
         """Return the directions as a dense array."""
-        return self.mixing @ self.rows - np.multiply.outer(self.mixing.sum(axis=1), self.mean)
+        return self.expand(np.eye(len(self.mixing)))
 
 
 class MahalanobisMetric:
@@ -168,12 +179,17 @@ class MahalanobisMetric:
         return X
 
     def _project(self, X):
-        if isinstance(self.directions, SparseRows):
+        if isinstance(self.directions, CombinedRows):
             return self.directions.project(X)
         return np.asarray(X @ self.directions.T)
 
+    def _expand(self, along):
+        if isinstance(self.directions, CombinedRows):
+            return self.directions.expand(along)
+        return along @ self.directions
+
     def _dense_directions(self):
-        if isinstance(self.directions, SparseRows):
+        if isinstance(self.directions, CombinedRows):
             return self.directions.toarray()
         return self.directions
 
@@ -201,9 +217,8 @@ class MahalanobisMetric:
             "transform would return a dense array",
             "Set n_components for a small output, or use pair_distance / get_metric().",
         )
-        directions = self._dense_directions()
         dense = X.toarray() if sparse.issparse(X) else X
-        X_new = np.sqrt(self.scale) * dense + (along * (root - np.sqrt(self.scale))) @ directions
+        X_new = np.sqrt(self.scale) * dense + self._expand(along * (root - np.sqrt(self.scale)))
         return X_new.astype(_float_dtype(X), copy=False)
 
     def __call__(self, u: ArrayLike, v: ArrayLike, squared: bool = False) -> float:
@@ -385,6 +400,8 @@ class Span:
         Of the rows.
     weights : ndarray of shape (n_rows,), default=None
         Of the rows; None is 1 for each.
+    owns_rows : bool, default=True
+        Whether the rows of the basis are a copy of those of the user.
     """
 
     coordinates: Any
@@ -392,6 +409,7 @@ class Span:
     basis: tuple | None
     mean: NDArray
     weights: NDArray | None = None
+    owns_rows: bool = True
 
     @property
     def rank(self) -> int:
@@ -476,9 +494,12 @@ class Span:
         (mixing, rows), mean = self.basis, self.mean
         mixing = rotation @ mixing
         if sparse.issparse(rows):
-            return SparseRows(mixing, rows, mean)
+            return CombinedRows(mixing, rows, mean)
         if is_dask_array(rows):
             return computed((mixing.astype(dtype) @ (rows - mean)).astype(dtype))
+        if mixing.size * self.n_features > _MOST_PRODUCTS:
+            own = rows if self.owns_rows else np.array(rows, dtype=dtype)
+            return CombinedRows(mixing, own, mean)
         mixing = mixing.astype(dtype)
         directions = np.empty((len(mixing), self.n_features), dtype=dtype)
         for cut in _column_blocks(rows.shape):  # never a second array of the size of the rows
@@ -513,6 +534,7 @@ def find_span(
     client: Any = None,
     full: bool = False,
     weights: NDArray | None = None,
+    owned: bool = False,
 ) -> Span:
     """Find coordinates for the rows of X in which distances are kept.
 
@@ -526,6 +548,8 @@ def find_span(
         Use all n_features coordinates even where the rows span fewer.
     weights : ndarray of shape (n_rows,), default=None
         Of the rows, for their mean and moments.
+    owned : bool, default=False
+        Whether X is a copy that may be kept.
 
     Returns
     -------
@@ -555,8 +579,8 @@ def find_span(
         mixing = chosen
     else:
         order = np.argsort(pivots[:rank])  # dask wants sorted rows
-        rows, mixing = X[pivots[:rank][order]], mixing[:, order]
-    return Span(coordinates, n_features, (mixing, rows), mean, weights)
+        rows, mixing, owned = X[pivots[:rank][order]], mixing[:, order], True
+    return Span(coordinates, n_features, (mixing, rows), mean, weights, owned)
 
 
 def _column_mean(X, weights=None):

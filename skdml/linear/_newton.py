@@ -28,6 +28,7 @@ _MOST_DENSE = 12_000
 _MIN_STEP = 1e-14
 # Steps on the metric hold a few arrays of differences of at most so many numbers.
 _MOST_NUMBERS = 30_000_000
+_MANY_DIMENSIONS = 1000
 # They follow the optimum from this gamma to the problem's, by this factor at a time.
 _FIRST_GAMMA = 0.1
 _GAMMA_FACTOR = 10.0
@@ -59,7 +60,9 @@ def solve_newton(problem: LogDetProblem, **options: Any) -> DualResult:
 def suits_primal(problem: LogDetProblem) -> bool:
     """Return whether steps on the metric are cheaper than on the multipliers."""
     n_pairs, rank = problem.differences.n_pairs, problem.differences.rank
-    is_small = rank < n_pairs and n_pairs * rank <= _MOST_NUMBERS
+    # Many dimensions: eigenvalues cost more than the Hessian of a few pairs per dimension.
+    n_least = rank if rank <= _MANY_DIMENSIONS else 4 * rank
+    is_small = n_least < n_pairs and n_pairs * rank <= _MOST_NUMBERS
     return is_small and problem.differences.is_local and np.isfinite(problem.gamma)
 
 
@@ -243,6 +246,8 @@ def _dual_step(problem, log):
         after, _ = line_search(evaluate, point, -point.projections, 1.0)
     if after is None:
         return True
+    if "whitened" in vars(point):  # the next Hessian needs it, too: the distances come from it
+        _ = after.whitened
     log.add(after)
     return False
 

@@ -21,15 +21,16 @@ Metric = str | Callable[..., Any] | Any
 
 # MiB for one chunk. scikit-learn's default of 1024 would be the whole matrix in many cases, and
 # larger chunks than this are not faster.
-MAX_DEFAULT_MEMORY = 64
+MAX_DEFAULT_MEMORY = 128
 
 # Elements of the temporary array in which distances are worked out pair by pair.
 EXACT_BLOCK = 2**16
 
-# Columns of a block of scores, and how many of them share a minimum at most: scores are read one by
-# one only where that minimum is small enough.
-BLOCK_COLUMNS = 4096
+# Most columns of a block of scores, and how many of them share a minimum at most: scores are read
+# one by one only where that minimum is small enough. Fewer items than the last need no blocks.
+BLOCK_COLUMNS = 8192
 GROUP = 64
+_FEW_ITEMS = 4096
 
 
 class _ByValue:
@@ -99,6 +100,9 @@ class _ByProduct:
             self.items -= self.centre
             self.y_squared = _sums_of_squares(self.items).astype(dtype)
         self.y_norm = math.sqrt(self.y_squared.max())
+        # One product gives the scores: queries have a 1 where items have their square.
+        self.extended = np.column_stack([self.items, self.y_squared])
+        self.items = self.extended[:, :-1]
         self._take(X)
 
     def _take(self, X: NDArray) -> None:
@@ -118,10 +122,14 @@ class _ByProduct:
         other._take(X)
         return other
 
+    def factors(self, rows: NDArray) -> NDArray:
+        """Return what times the extended items are the scores of queries."""
+        out = np.ones((len(rows), self.extended.shape[1]), dtype=self.limits.dtype)
+        np.multiply(self.queries[rows], -2, out=out[:, :-1])
+        return out
+
     def block(self, rows: NDArray) -> NDArray:
-        scores = (-2 * self.queries[rows]) @ self.items.T
-        scores += self.y_squared
-        return scores
+        return self.factors(rows) @ self.extended.T
 
     def slack(self, rows: NDArray, kth: NDArray) -> NDArray:
         # The error of a score is below (d + 4) eps (|x| + |y|)^2, the rest is for the rounding of
@@ -293,18 +301,19 @@ def search(
     per_query = n_items * (8 + 8 + 1 + 16) + int(needed.max()) * 32
     step = max(1, int(memory / per_query))
     # Scores of a block, their minima; at worst the rows, columns and scores of all candidates.
-    per_fast = BLOCK_COLUMNS * (8 + 1 + 32) + _crowd(int(needed.max())) * 64
+    width = min(BLOCK_COLUMNS, -(-n_items // GROUP) * GROUP)
+    per_fast = width * (8 + 1 + 32) + _crowd(int(needed.max())) * 64
     fast_step = int(memory / per_fast)
-    if not isinstance(distances, _ByProduct) or n_items <= BLOCK_COLUMNS or fast_step <= step:
+    if not isinstance(distances, _ByProduct) or n_items <= _FEW_ITEMS or fast_step <= step:
         fast_step = 0
     for batch in gen_batches(len(order), fast_step or step):
         rows = order[batch]
         n_wanted = int(needed[rows[-1]])
-        if not fast_step or n_wanted > BLOCK_COLUMNS // 4:
+        if not fast_step or n_wanted > width // 4:
             for part in gen_batches(len(rows), step):
                 yield rows[part], _k_nearest(distances, rows[part], n_wanted, exclude_self)
             continue
-        found, done = _k_nearest_by_blocks(distances, rows, n_wanted, exclude_self)
+        found, done = _k_nearest_by_blocks(distances, rows, n_wanted, width, exclude_self)
         left = np.flatnonzero(~done)
         for start in range(0, len(left), step):
             part = left[start : start + step]
@@ -363,7 +372,7 @@ def _crowd(k):
     return 16 * k + 256
 
 
-def _k_nearest_by_blocks(distances, rows, k, exclude_self):
+def _k_nearest_by_blocks(distances, rows, k, width, exclude_self):
     """Return the k nearest items of queries, and for which queries they were found.
 
     The k-th smallest of the minima of groups of scores is no less than the k-th smallest score, so
@@ -371,20 +380,19 @@ def _k_nearest_by_blocks(distances, rows, k, exclude_self):
     distances, are left to `_k_nearest`.
     """
     n_rows, n_items = len(rows), len(distances.Y)
-    queries = -2 * distances.queries[rows]
+    queries = distances.factors(rows)
     size = GROUP
-    while BLOCK_COLUMNS // size < 2 * k and size > 1:
+    while width // size < 2 * k and size > 1:
         size //= 2
-    scores = np.empty((n_rows, BLOCK_COLUMNS), dtype=queries.dtype)
+    scores = np.empty((n_rows, width), dtype=queries.dtype)
     groups = scores.reshape(n_rows, size, -1)
     smallest = np.full((n_rows, k), np.inf, dtype=queries.dtype)
     n_found, crowded = np.zeros(n_rows, dtype=np.intp), np.zeros(n_rows, dtype=bool)
     candidates = []
-    for start in range(0, n_items, BLOCK_COLUMNS):
-        stop = min(start + BLOCK_COLUMNS, n_items)
+    for start in range(0, n_items, width):
+        stop = min(start + width, n_items)
         block = scores[:, : stop - start]
-        np.matmul(queries, distances.items[start:stop].T, out=block)
-        block += distances.y_squared[start:stop]
+        np.matmul(queries, distances.extended[start:stop].T, out=block)
         scores[:, stop - start :] = np.inf
         if exclude_self:
             own = np.flatnonzero((rows >= start) & (rows < stop))

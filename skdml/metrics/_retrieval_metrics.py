@@ -145,7 +145,7 @@ def recall_at_k(
 
     working_memory : float, default=None
         MiB for the temporary arrays. By default scikit-learn's ``working_memory`` setting, but
-        no more than 64.
+        no more than 128.
 
     Returns
     -------

@@ -5,6 +5,7 @@ Every error names the parameter, says what is wrong with the numbers, and what t
 
 from __future__ import annotations
 
+import mmap
 import numbers
 import os
 import re
@@ -483,6 +484,14 @@ def column_bounds(X: Any) -> NDArray:
     if sparse.issparse(X):
         low, high = low.toarray().ravel(), high.toarray().ravel()
     return computed(np.stack([low, high]))
+
+
+def release_pages(X: Any) -> None:
+    """Let go of the pages of a memory map that were read; its file has them."""
+    while isinstance(X, np.ndarray) and not isinstance(X, np.memmap):
+        X = X.base
+    if isinstance(X, np.memmap) and X.mode != "c" and hasattr(mmap, "MADV_DONTNEED"):
+        X._mmap.madvise(mmap.MADV_DONTNEED)
 
 
 def varying_columns(X: Any, dtype: DTypeLike | None = None, n_units: int = _ROUNDING_UNITS) -> Any:

@@ -12,6 +12,8 @@ from sklearn.preprocessing import StandardScaler
 
 from skdml import DITMLTransformer
 from skdml.constraints import make_pairs
+from skdml.linear._mahalanobis import CombinedRows
+from skdml.utils.validation import release_pages
 
 rng = np.random.default_rng(0)
 
@@ -192,6 +194,39 @@ def test_float32_memmap_in_many_dimensions(tmp_path):
     np.testing.assert_allclose(
         model.pair_distance(pairs, X), same.pair_distance(pairs, X), rtol=1e-4
     )
+
+
+@pytest.mark.parametrize("n_used", [25, 30])  # some of the rows, and all: then they are copied
+def test_directions_that_are_never_multiplied_out(monkeypatch, tmp_path, n_used):
+    X, _, _ = problem((30, 400))
+    X = X.astype(np.float32)
+    pairs = np.column_stack([np.arange(n_used), np.roll(np.arange(n_used), 1)])
+    given = {"pairs": pairs, "pair_labels": np.where(np.arange(n_used) % 2, 1, -1)}
+    model = DITMLTransformer(gamma=1.0, random_state=0)
+    expected = model.fit(X, **given).transform(X)
+    A = model.get_mahalanobis_matrix()
+    monkeypatch.setattr("skdml.linear._mahalanobis._MOST_PRODUCTS", 0)
+    np.save(tmp_path / "rows.npy", X)
+    for rows in (X.copy(), np.load(tmp_path / "rows.npy", mmap_mode="r")):
+        model.fit(rows, **given)
+        assert isinstance(model.metric_.directions, CombinedRows)
+        if rows.flags.writeable:
+            rows[:] = 0  # the model has rows of its own
+        found = model.transform(X)
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(model.get_mahalanobis_matrix(), A, rtol=1e-3, atol=1e-4)
+
+
+def test_pages_of_a_memory_map_are_released_but_never_changed(tmp_path):
+    np.save(tmp_path / "rows.npy", np.ones((50, 4)))
+    for mode in ("r", "r+", "c"):
+        X = np.load(tmp_path / "rows.npy", mmap_mode=mode)
+        if mode != "r":
+            X[0] = 2
+        before = np.array(X)
+        release_pages(X[10:])
+        np.testing.assert_array_equal(X, before)
 
 
 def test_same_for_any_n_jobs(monkeypatch):

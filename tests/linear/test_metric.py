@@ -6,7 +6,7 @@ from scipy import sparse
 from scipy.spatial.distance import cdist
 
 from skdml.linear import MahalanobisMetric
-from skdml.linear._mahalanobis import SparseRows
+from skdml.linear._mahalanobis import CombinedRows
 
 
 def random_metric(n_features=7, rank=3, scale=0.8, seed=0):
@@ -56,11 +56,13 @@ def test_sparse_rows_equal_their_dense_product(X):
     rng = np.random.default_rng(0)
     rows = sparse.random(5, 7, density=0.6, random_state=0, format="csr")
     mean = rng.standard_normal(7)
-    implicit = SparseRows(rng.standard_normal((3, 5)), rows, mean)
+    implicit = CombinedRows(rng.standard_normal((3, 5)), rows, mean)
     dense = implicit.mixing @ (rows.toarray() - mean)
     np.testing.assert_allclose(implicit.toarray(), dense)
     np.testing.assert_allclose(implicit.project(X), X @ dense.T)
     np.testing.assert_allclose(implicit.project(sparse.csr_array(X)), X @ dense.T)
+    along = rng.standard_normal((4, 3))
+    np.testing.assert_allclose(implicit.expand(along), along @ dense)
 
 
 def test_sparse_input_gives_the_dense_result(X):

@@ -145,13 +145,12 @@ def test_cosine_of_a_zero_row_ties_with_a_right_angle():
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(_neighbors, "BLOCK_COLUMNS", 16)
     monkeypatch.setattr(_neighbors, "GROUP", 4)
 
 
 def by_blocks(X, k, Y=None, cosine=False):
     distances = _ByProduct(X, X if Y is None else Y, cosine, X.dtype)
-    return _k_nearest_by_blocks(distances, np.arange(len(X)), k, exclude_self=Y is None)
+    return _k_nearest_by_blocks(distances, np.arange(len(X)), k, 16, exclude_self=Y is None)
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -181,7 +180,7 @@ def test_crowded_queries_are_left_to_a_search_of_their_own(monkeypatch):
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_a_gallery_of_several_blocks(dtype):
     rng = np.random.default_rng(13)
-    Y = rng.normal(size=(9000, 8)).astype(dtype)
+    Y = rng.normal(size=(9001, 8)).astype(dtype)
     Y[2000:7000] = Y[:5000]  # pairs of equal rows
     X = np.vstack([Y[:20], rng.normal(size=(100, 8)).astype(dtype)])
     np.testing.assert_array_equal(neighbors_of(X, 6, Y), brute_force(X, Y)[:, :6])
