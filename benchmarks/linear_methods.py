@@ -68,7 +68,7 @@ METHODS = {
     "LFDA": _ours("LFDA", "2", is_seeded=False),
     "GMML": _ours("GMMLTransformer"),
     "DITML": _ours("DITMLTransformer"),
-    "gerrymandering": _ours("NeighborhoodGerrymandering"),
+    "gerrymandering": _ours("NeighborhoodGerrymandering", "4"),
     "GMML random": _ours("GMMLTransformer", geodesic=0.5, reg=0.1, pairs="random"),
     "DITML random": _ours("DITMLTransformer", gamma=1.0, pairs="random"),
 }
