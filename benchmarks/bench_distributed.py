@@ -37,11 +37,11 @@ RATE = 400
 # The default loss, and the thesis's own.
 BASE, THESIS = "multi-similarity", "thesis"
 MODES = {
-    "global mining, hybrid": {},
-    "local mining, hybrid": {"gather": False},
+    "global mining, hybrid": {"sync": "hybrid"},
+    "local mining, hybrid": {"sync": "hybrid", "gather": False},
     "global mining, all-reduce": {"sync": "allreduce"},
     "local mining, all-reduce": {"sync": "allreduce", "gather": False},
-    "global mining, hybrid, gradients": {"ring": "gradients"},
+    "global mining, hybrid, gradients": {"sync": "hybrid", "ring": "gradients"},
 }
 LOSSES = {
     "triplet, semi-hard": {"loss": "triplet"},

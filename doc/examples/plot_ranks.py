@@ -12,10 +12,10 @@ that say how the ranks keep together. Here we watch them. More in the
 # One process, four processes
 # ---------------------------
 # All trainings have the same network, the same digits and the same number of epochs. With
-# ``sync="allreduce"`` all ranks have the same network at all times. With ``"hybrid"``, the default,
-# a rank gets the largest part of the network from its left neighbour only, and mixes it with its
-# own: that is less to send. ``ring="gradients"`` mixes gradients in place of networks, as an
-# equation in the source of the method has it.
+# ``sync="allreduce"``, the default, all ranks have the same network at all times. With
+# ``"hybrid"``, a rank gets the largest part of the network from its left neighbour only, and mixes
+# it with its own: that is less to send. ``ring="gradients"`` mixes gradients in place of networks,
+# as an equation in the source of the method has it.
 
 from sklearn.datasets import load_digits
 
@@ -31,9 +31,9 @@ models = {
     "one process": DeepMetricEmbedder(random_state=0, **options),
 }
 for name, distributed in {
-    "allreduce": Distributed(4, sync="allreduce"),
-    "ring": Distributed(4),
-    "ring of gradients": Distributed(4, ring="gradients"),
+    "allreduce": Distributed(4),
+    "ring": Distributed(4, sync="hybrid"),
+    "ring of gradients": Distributed(4, sync="hybrid", ring="gradients"),
 }.items():
     models[name] = DeepMetricEmbedder(distributed=distributed, random_state=0, **options)
 for name, model in models.items():

@@ -398,7 +398,7 @@ def train(
             active = numbers[search.active[numbers]]
             if not len(active):
                 continue
-            n_feasible = np.count_nonzero(search.feasible[numbers])
+            n_feasible = int(np.count_nonzero(search.feasible[numbers]))
             batch = compare(changed, problem, active, search.candidates[active], n_feasible)
             changed.step(batch.queries, batch.database, batch.pairs, penalty, decayed)
         found = problem.search(changed, rng)

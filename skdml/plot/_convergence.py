@@ -262,9 +262,9 @@ class ConsensusDisplay(Panels):
             )
         if name is None:
             options = estimator.distributed
-            name = "hybrid" if options is None else str(options.sync)
+            name = "allreduce" if options is None else str(options.sync)
             if name == "hybrid":
-                name += f", ring of {'parameters' if options is None else options.ring}"
+                name += f", ring of {options.ring}"
         return cls.from_predictions(estimator.consensus_, name=name, ax=ax)
 
     @classmethod

@@ -491,7 +491,7 @@ def release_pages(X: Any) -> None:
     while isinstance(X, np.ndarray) and not isinstance(X, np.memmap):
         X = X.base
     if isinstance(X, np.memmap) and X.mode != "c" and hasattr(mmap, "MADV_DONTNEED"):
-        X._mmap.madvise(mmap.MADV_DONTNEED)
+        X._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
 
 
 def varying_columns(X: Any, dtype: DTypeLike | None = None, n_units: int = _ROUNDING_UNITS) -> Any:

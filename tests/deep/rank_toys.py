@@ -3,6 +3,7 @@
 Each rank calls a function of this module with its `Ranks`; what it returns is stored.
 """
 
+import copy
 import os
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from skdml import DeepMetricEmbedder
 from skdml.deep import Distributed, _data
 from skdml.deep.distributed import AllReduce, Hybrid, register_sync
 from skdml.deep.distributed._comm import GatheredLoss, Ranks
-from skdml.deep.distributed._sync import ring_distance
+from skdml.deep.distributed._sync import flatten, ring_distance, trained
 from skdml.deep.losses import get_loss, loss_names
 from skdml.deep.losses._wasserstein import TRANSPORT
 
@@ -63,13 +64,14 @@ class LocalSGD:
 
 # Parameters of fits, each of which must matter.
 PLANS = {
-    "hybrid": {"ring_mix": 0.3},
-    "no mixing": {"ring_mix": 1.0},
-    "gradients": {"ring_mix": 0.3, "ring": "gradients"},
-    "local": {"ring_mix": 0.3, "gather": False},
-    "remote": {"ring_mix": 0.3, "remote_grad": True},
-    "allreduce": {"ring_mix": 0.3, "sync": "allreduce"},
-    "allreduce remote": {"sync": "allreduce", "remote_grad": True},
+    "hybrid": {"sync": "hybrid", "ring_mix": 0.3},
+    "no mixing": {"sync": "hybrid", "ring_mix": 1.0},
+    "gradients": {"sync": "hybrid", "ring_mix": 0.3, "ring": "gradients"},
+    "local": {"sync": "hybrid", "ring_mix": 0.3, "gather": False},
+    "remote": {"sync": "hybrid", "ring_mix": 0.3, "remote_grad": True},
+    "allreduce": {},
+    "allreduce remote": {"remote_grad": True},
+    "half": {"compression": "fp16"},
     "from outside": {"sync": "local-sgd"},
 }
 
@@ -242,6 +244,39 @@ def consensus(ranks):
     return found
 
 
+def compressed(ranks):
+    """Weights after some steps, the bytes of a step, and the weights from a checkpoint on."""
+    found = {}
+    for compression in (None, "fp16", "powersgd"):
+        options, checkpoint, ends = Distributed(compression=compression), None, []
+        for first in (0, 15):
+            torch.manual_seed(0)
+            module = nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 64))
+            if checkpoint is not None:
+                module.load_state_dict(checkpoint[0])
+            sync = AllReduce(module, nn.Identity(), ranks, options)
+            if checkpoint is not None:
+                sync.restore(checkpoint[1])
+            optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+            for step in range(first, 20):
+                if step == 15:
+                    checkpoint = copy.deepcopy((module.state_dict(), sync.state()))
+                    ranks.barrier()
+                    ranks.start_counting()
+                optimizer.zero_grad()
+                rows = torch.randn(8, 64, generator=torch.manual_seed(10 * step + ranks.rank))
+                sync.begin()
+                (sync.forward(rows) - rows).pow(2).mean().backward()
+                sync.finish()
+                optimizer.step()
+            ranks.barrier()
+            sent = ranks.traffic()["backbone"] / 5
+            ends.append(flatten(trained(module)))
+            sync.close()
+        found[compression] = ends[0], sent, ends[1]
+    return found
+
+
 def plans(ranks):
     """Weights, losses and distances in the ring of a short fit with each of `PLANS`."""
     _data.MIN_BATCHES = 12
@@ -266,7 +301,7 @@ def plans(ranks):
 
 
 def everything(ranks):
-    functions = (gradients, hybrid_steps, consensus, plans)
+    functions = (gradients, hybrid_steps, consensus, compressed, plans)
     return {function.__name__: function(ranks) for function in functions}
 
 

@@ -86,6 +86,7 @@ def fitted(digits, tmp_path_factory):
     patch = pytest.MonkeyPatch()
     mark = toys.new_mark(patch)
     model = quick(
+        sync="hybrid",
         validation_fraction=0.2,
         callbacks=[Note(folder), Checkpoint(monitor=None, dirname=folder)],
     )
@@ -165,6 +166,8 @@ def test_wrong_parameters_are_named(digits):
             quick(**wrong).fit(*digits[:2])
     with pytest.raises(ValueError, match="sync must be one of 'allreduce', 'hybrid', got 'ring'"):
         quick(sync="ring").fit(*digits[:2])
+    with pytest.raises(ValueError, match=r"compression='fp16' is of gradients .* sync='allreduce'"):
+        quick(sync="hybrid", compression="fp16").fit(*digits[:2])
     with pytest.raises(ValueError, match="n_workers=2, but distributed has n_workers=3"):
         quick(distributed=Distributed(3)).fit(*digits[:2])
     with pytest.raises(TypeError, match=r"client must be a distributed\.Client"):

@@ -184,6 +184,19 @@ def test_backbones_agree_with_parameters_in_the_ring_but_not_with_gradients(foun
     assert apart[-1] > apart[0]
 
 
+def test_compressed_gradients_are_near_those_of_all_reduce_in_fewer_bytes(found):
+    plain, n_plain, _ = found[0]["compressed"][None]
+    for compression, most_bytes, most_error in [("fp16", 0.55, 1e-3), ("powersgd", 0.3, 0.05)]:
+        weights, n_bytes, again = found[0]["compressed"][compression]
+        for rank in range(1, SIZE):
+            assert torch.equal(found[rank]["compressed"][compression][0], weights)
+        error = torch.linalg.vector_norm(weights - plain) / torch.linalg.vector_norm(plain)
+        assert 0 < error < most_error
+        assert torch.equal(again, weights)  # from a checkpoint on
+        if not math.isnan(n_plain):
+            assert n_bytes < most_bytes * n_plain
+
+
 # A fit
 
 

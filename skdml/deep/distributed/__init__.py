@@ -29,10 +29,13 @@ class Distributed(ClientMixin, BaseEstimator):
     client : distributed.Client, default=None
         The cluster; None takes that of joblib's active dask backend, if there is one. It is not
         stored with the estimator.
-    sync : {"hybrid", "allreduce"}, str or class, default="hybrid"
+    sync : {"allreduce", "hybrid"}, str or class, default="allreduce"
         How the replicas are kept together. "allreduce": the same network everywhere. "hybrid":
         the same head, and backbones that go around a ring; for modules with a part `head`. Further
         modes are those of :func:`skdml.deep.distributed.register_sync`.
+    compression : {"fp16", "powersgd"}, default=None
+        What "allreduce" sends of the gradients: half precision, or matrices of low rank, with what
+        they leave out added to the next gradients. For slow networks.
     ring : {"parameters", "gradients"}, default="parameters"
         What goes around the ring. With gradients nothing draws the backbones together.
     ring_mix : float, default=0.5
@@ -53,13 +56,14 @@ class Distributed(ClientMixin, BaseEstimator):
     --------
     >>> from skdml import DeepMetricEmbedder
     >>> from skdml.deep import Distributed
-    >>> model = DeepMetricEmbedder(distributed=Distributed(4, sync="allreduce", remote_grad=True))
+    >>> model = DeepMetricEmbedder(distributed=Distributed(4, remote_grad=True, compression="fp16"))
     """
 
     _parameter_constraints = {
         "n_workers": [Interval(Integral, 1, None, closed="left")],
         "client": "no_validation",
         "sync": [str, callable],
+        "compression": [StrOptions({"fp16", "powersgd"}), None],
         "ring": [StrOptions({"parameters", "gradients"})],
         "ring_mix": [Interval(Real, 0, 1, closed="both")],
         "gather": ["boolean"],
@@ -71,7 +75,8 @@ class Distributed(ClientMixin, BaseEstimator):
 
     n_workers: int = 1
     client: Any = None
-    sync: str | Callable[..., Sync] = "hybrid"
+    sync: str | Callable[..., Sync] = "allreduce"
+    compression: str | None = None
     ring: str = "parameters"
     ring_mix: float = 0.5
     gather: bool = True
@@ -110,6 +115,12 @@ def choose_options(given: Distributed | None, n_workers: int) -> Distributed | N
                 f"sync must be one of {', '.join(map(repr, SYNC_MODES))}, got {given.sync!r}."
             )
         params["sync"] = SYNC_MODES[given.sync]
+    is_reduced = isinstance(params["sync"], type) and issubclass(params["sync"], AllReduce)
+    if given.compression is not None and not is_reduced:
+        raise ValueError(
+            f"compression={given.compression!r} is of gradients that are averaged over all "
+            f"workers: use sync='allreduce', not {given.sync!r}, or compression=None."
+        )
     return Distributed(**params)
 
 

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from ..losses._core import register
@@ -20,6 +22,8 @@ _KEEP_BUFFERS: dict[str, Any] = (
     if "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
     else {"broadcast_buffers": False}
 )
+# PowerSGD: the rank of what is sent, and the first steps, which are sent whole.
+_LOW_RANK, _WHOLE_STEPS = 4, 10
 
 
 class Sync(Protocol):
@@ -27,7 +31,8 @@ class Sync(Protocol):
 
     `module` is the network, `criterion` the loss, which may have parameters too, `ranks` the
     processes (see `Ranks`) and `options` the `Distributed` of the fit. A step is `begin`,
-    `forward`, the backward pass, `finish`, then the optimiser.
+    `forward`, the backward pass, `finish`, then the optimiser. A mode that remembers more than
+    the network has `state()` and `restore(state)`, for checkpoints.
     """
 
     def begin(self) -> None:
@@ -175,19 +180,27 @@ class AllReduce:
     ranks : Ranks
         The processes.
     options : Distributed
-        Not used.
+        Its `compression`.
     """
 
     def __init__(self, module: nn.Module, criterion: nn.Module, ranks: Ranks, options: Any) -> None:
         self._module, self._ranks = module, ranks
+        group, settings = ranks.groups["backbone"], dict(_KEEP_BUFFERS)
+        if options.compression is not None:
+            # One bucket: on gloo, the collectives of two would mix.
+            n_bytes = sum(p.numel() * p.element_size() for p in trained(module))
+            settings["bucket_cap_mb"] = n_bytes / 2**20 + 1
         # Unused parameters are looked for because DDP then keeps its buckets as they are from the
         # first step on: otherwise a run that starts again adds up in another order.
         self._replica = DistributedDataParallel(
-            module,
-            process_group=ranks.groups["backbone"],
-            find_unused_parameters=True,
-            **_KEEP_BUFFERS,
+            module, process_group=group, find_unused_parameters=True, **settings
         )
+        self._power: Any = None
+        if options.compression == "fp16":
+            self._replica.register_comm_hook(group, fp16_compress_hook)
+        elif options.compression == "powersgd":
+            self._power = PowerSGDState(group, _LOW_RANK, start_powerSGD_iter=_WHOLE_STEPS)
+            self._replica.register_comm_hook(self._power, _low_rank_hook)
         ranks.copy_from_first(list(criterion.parameters()))
         self._rest = GradientMean(trained(criterion), ranks)
         # DDP waits inside of `backward`: from the last gradient on there is nothing else to do.
@@ -213,6 +226,16 @@ class AllReduce:
         self._ranks.waited += time.perf_counter() - self._last_gradient
         self._rest.finish()
 
+    def state(self) -> dict[str, Any]:
+        """Return what PowerSGD remembers between steps."""
+        names = ("iter", "rng", "error_dict", "p_memory_dict", "q_memory_dict")
+        return {} if self._power is None else {name: getattr(self._power, name) for name in names}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        for name, value in state.items():
+            setattr(self._power, name, value)
+
     def compared(self) -> list[Tensor]:
         """Return what should be alike on all ranks."""
         return trained(self._module)
@@ -227,6 +250,13 @@ class AllReduce:
             hook.remove()
         self._rest.close()
         del self._replica
+
+
+def _low_rank_hook(state, bucket):  # DDP refuses annotations that are text
+    """Call torch's hook and wait: DDP sends a message of its own next, in the same group."""
+    future = powerSGD_hook(state, bucket)
+    future.wait()
+    return future
 
 
 @register_sync("hybrid")

@@ -205,6 +205,7 @@ class RankNet(MetricNet):
             "callbacks": {name: _callback_state(callback) for name, callback in self.callbacks_},
             "batches": self.batches_.state,
             "random": _random_states(),
+            "sync": self._sync.state() if hasattr(self._sync, "state") else None,
             "counts": (self.consensus, self.counts, self.criterion_.loss.step),
             "stopped": stop,
         }
@@ -218,6 +219,8 @@ class RankNet(MetricNet):
             _restore_callback(callback, state["callbacks"].get(name, {}))
         self.batches_.state = state["batches"]
         _set_random_states(*state["random"])
+        if state["sync"]:
+            self._sync.restore(state["sync"])
         self.consensus, self.counts, self.criterion_.loss.step = state["counts"]
         return state["stopped"]
 
