@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -95,10 +94,6 @@ class Queries(_ByQuery):
         """Return some of the queries, in the order of `numbers`."""
         rows, starts, _ = _locate(self.starts, numbers)
         return Queries(self.ids[numbers], self.order[rows], starts)
-
-    def by_size(self) -> Queries:
-        """Return the same queries, small ones first: what is sorted by size is faster to rank."""
-        return self.take(np.argsort(self.sizes, kind="stable"))
 
     def chunks(self, n_rows: int) -> Iterator[Queries]:
         """Yield the queries in parts of about that many rows; a longer one is a part of its own."""
@@ -427,13 +422,10 @@ def rank_values(values: NDArray, starts: NDArray, unit: float) -> NDArray:
     Ranks lie between ``-unit``, which would be below all, and ``unit``, above all.
     """
     sizes, ranks = np.diff(starts), np.empty_like(values)
-    # neighbouring segments of one size at once
-    firsts = np.append(np.flatnonzero(np.diff(sizes, prepend=-1)), len(sizes))
-    for first, last in itertools.pairwise(firsts):
-        part, size = slice(starts[first], starts[last]), sizes[first]
-        block = values[:, part].reshape(len(values), last - first, size)
-        found = (rankdata(block, axis=-1) - (size + 1) / 2) * (2 * unit / size)
-        ranks[:, part] = found.reshape(values[:, part].shape)
+    for size in np.unique(sizes):  # all segments of a size at once
+        columns = starts[:-1][sizes == size, None] + np.arange(size)
+        found = rankdata(values[:, columns], axis=-1)
+        ranks[:, columns] = (found - (size + 1) / 2) * (2 * unit / size)
     return ranks
 
 

@@ -579,7 +579,7 @@ class LocalGMMLRanker(EstimatorMixin, BaseEstimator):
         X, queries, known, examples = self._check_asked(X, qid, query)
         scores = np.empty(len(X))
         with limit_threads(1):
-            for chunk in queries.by_size().chunks(_CHUNK):
+            for chunk in queries.chunks(_CHUNK):
                 scores[chunk.order] = self._score_chunk(X, chunk, known, examples)
         return _without_rounding_errors(scores)
 

@@ -217,11 +217,16 @@ def lambda_loss(scores: NDArray, batch: RankedQueries) -> tuple[float, NDArray]:
     better, worse = _pairs(batch)
     weight = (batch.gains[better] - batch.gains[worse]) * np.abs(discount[better] - discount[worse])
     weight *= batch.row_weights()[better]
-    margin = scores[better] - scores[worse]
-    pull = weight * expit(-margin)
+    softplus, slope = _logistic(scores[worse] - scores[better])
+    pull = weight * slope
     gradient = np.bincount(worse, pull, len(scores)) - np.bincount(better, pull, len(scores))
-    loss = float(weight @ np.logaddexp(0, -margin))
-    return loss / batch.n_queries, gradient / batch.n_queries
+    return float(weight @ softplus) / batch.n_queries, gradient / batch.n_queries
+
+
+def _logistic(x):
+    """Return ``log(1 + exp(x))`` and its derivative, with one exponential for both."""
+    slope = expit(x)
+    return np.maximum(x, 0) - np.log(np.maximum(slope, 1 - slope)), slope
 
 
 def pair_loss(scores: NDArray, queries: RankedQueries) -> float:
@@ -235,7 +240,7 @@ def pair_loss(scores: NDArray, queries: RankedQueries) -> float:
     weight = queries.gains[better] - queries.gains[worse]
     codes = queries.codes()[better]
     total = np.bincount(codes, weight, queries.n_queries)
-    loss = weight * np.logaddexp(0, scores[worse] - scores[better])
+    loss = weight * _logistic(scores[worse] - scores[better])[0]
     by_query = np.bincount(codes, loss, queries.n_queries) / total
     return float(np.mean(queries.weights * by_query))
 

@@ -13,8 +13,9 @@ from ._documents import Queries, place_ranks, place_z_scores, rank_values, stand
 # Knots of the hinges of a feature, at evenly spaced quantiles.
 N_KNOTS = 4
 # The views in their order, and how many columns each has for a feature.
-VIEWS = {"z": 1, "rank": 1, "value": 1, "z hinges": N_KNOTS, "value hinges": N_KNOTS}
+VIEWS = {"z": 1, "rank": 1, "value": 1, "hinges": N_KNOTS}
 N_BASIS = sum(VIEWS.values())
+_FIRST_HINGE = N_BASIS - N_KNOTS
 # Beyond these, z-scores have no further hinges; global values are clipped.
 _Z_RANGE = -3.0, 4.0
 _VALUE_RANGE = -5.0, 5.0
@@ -37,14 +38,13 @@ class Views:
     ----------
     centre, scale : ndarray of shape (n_features,)
         Mean and deviation of each feature; its "value" is the clipped z-score by these.
-    z_knots, value_knots : ndarray of shape (N_KNOTS, n_features)
-        Where the hinges ``max(v - knot, 0)`` of z-scores within the query, and of values, begin.
+    knots : ndarray of shape (N_KNOTS, n_features)
+        Where the hinges ``max(z - knot, 0)`` of z-scores within the query begin.
     """
 
     centre: NDArray
     scale: NDArray
-    z_knots: NDArray
-    value_knots: NDArray
+    knots: NDArray
 
     def columns(self, X: NDArray, starts: NDArray, used: NDArray) -> NDArray:
         """Return columns of documents that come query by query, each with mean 0 in every query.
@@ -64,27 +64,51 @@ class Views:
             One row per column: contiguous in memory.
         """
         out = np.empty((len(used), X.shape[1], len(X)))
-        for place, column in enumerate(self._basis(X, starts, used)):
-            out[place] = centre(column, starts)
+        for row, (_, column) in zip(out, self._basis(X, starts, used), strict=True):
+            row[:] = centre(column, starts)
         return out
+
+    def factors(self, X: NDArray, starts: NDArray, documents: NDArray | None = None) -> NDArray:
+        """Return what products are made of: clipped z-scores, then values, (2 n_features, n_rows).
+
+        The arguments are those of `scores`.
+        """
+        values = np.ascontiguousarray(X.T, dtype=np.float64)
+        z = _z_scores(values, starts, documents)
+        return np.concatenate([np.clip(z, *_Z_RANGE, out=z), self._scaled(values)])
 
     def scores(
         self,
         X: NDArray,
         starts: NDArray,
         coefficients: NDArray,
+        interactions: NDArray | None = None,
         documents: NDArray | None = None,
     ) -> NDArray:
-        """Return linear scores of documents.
+        """Return scores of documents.
 
-        `coefficients` has the shape (N_BASIS, n_features). Scores have the mean 0 in every query,
-        unless the `documents` are given to which the rows are relative, all of one query: then the
-        rows do not change each other's scores.
+        Parameters
+        ----------
+        X, starts
+            As in `columns`.
+        coefficients : ndarray of shape (N_BASIS, n_features)
+            Of the columns.
+        interactions : ndarray of shape (2 n_features, 2 n_features), default=None
+            Q of a quadratic form ``v' Q v`` of the `factors`, symmetric.
+        documents : ndarray, default=None
+            The documents to which the rows are relative, all of one query: then the rows do not
+            change each other's scores. Without it, scores have the mean 0 in every query.
         """
-        used = np.flatnonzero(coefficients.any(axis=1))
         total = np.zeros(len(X))
-        for place, column in zip(used, self._basis(X, starts, used, documents), strict=True):
+        used = np.flatnonzero(coefficients.any(axis=1))
+        for place, column in self._basis(X, starts, used, documents):
             total += coefficients[place] @ column
+        if interactions is not None:
+            # only those that are in a product: trees have few interactions as well
+            v = self.factors(X, starts, documents)
+            kept = np.flatnonzero(interactions.any(axis=0))
+            v = v[kept]
+            total += np.einsum("in,in->n", interactions[np.ix_(kept, kept)] @ v, v)
         return total if documents is not None else centre(total[None], starts)[0]
 
     def by_feature(
@@ -92,46 +116,51 @@ class Views:
         X: NDArray,
         starts: NDArray,
         coefficients: NDArray,
+        interactions: NDArray | None = None,
         documents: NDArray | None = None,
     ) -> NDArray:
-        """Return what each feature adds to the `scores` of documents, (n_rows, n_features)."""
-        used = np.flatnonzero(coefficients.any(axis=1))
+        """Return what each feature adds to the `scores` of documents, (n_rows, n_features).
+
+        Half of a product is added by each of its factors.
+        """
         total = np.zeros(X.shape[::-1])
-        for place, column in zip(used, self._basis(X, starts, used, documents), strict=True):
+        used = np.flatnonzero(coefficients.any(axis=1))
+        for place, column in self._basis(X, starts, used, documents):
             total += coefficients[place][:, None] * column
+        if interactions is not None:
+            v = self.factors(X, starts, documents)
+            total += np.sum(((interactions @ v) * v).reshape(2, *total.shape), axis=0)
         return (total if documents is not None else centre(total, starts)).T
 
     def _basis(self, X, starts, used, documents=None):
-        """Yield one column of all features after the other, (n_features, n_rows) each."""
+        """Yield place and column of all features, (n_features, n_rows), one after the other."""
         values = np.ascontiguousarray(X.T, dtype=np.float64)
-        names = np.repeat(list(VIEWS), list(VIEWS.values()))[used]
-        z = clipped_z = scaled = None
-        if any(name.startswith("z") for name in names):
-            if documents is None:
-                z = standardise(values, starts, 1.0)
+        z = clipped = None
+        for place in used:
+            if place in (0, *range(_FIRST_HINGE, N_BASIS)) and z is None:
+                z = _z_scores(values, starts, documents)
+            if place == 0:
+                yield place, z
+            elif place == 1 and documents is None:
+                yield place, rank_values(values, starts, _RANK_SCALE)
+            elif place == 1:
+                yield place, _RANK_SCALE * place_ranks(values.T, documents).T
+            elif place == 2:
+                yield place, self._scaled(values)
             else:
-                z = place_z_scores(values.T, documents).T
-            clipped_z = np.clip(z, *_Z_RANGE)
-        if any(name.startswith("value") for name in names):
-            scaled = self._scaled(values)
-        for place, name in zip(used, names, strict=True):
-            if name == "z":
-                yield z
-            elif name == "rank" and documents is None:
-                yield rank_values(values, starts, _RANK_SCALE)
-            elif name == "rank":
-                yield _RANK_SCALE * place_ranks(values.T, documents).T
-            elif name == "value":
-                yield scaled
-            elif name == "z hinges":
-                yield np.maximum(clipped_z - self.z_knots[place - 3][:, None], 0)
-            else:
-                yield np.maximum(scaled - self.value_knots[place - 3 - N_KNOTS][:, None], 0)
+                clipped = np.clip(z, *_Z_RANGE) if clipped is None else clipped
+                yield place, np.maximum(clipped - self.knots[place - _FIRST_HINGE][:, None], 0)
 
     def _scaled(self, values):
         with np.errstate(over="ignore"):
             scaled = (values - self.centre[:, None]) / self.scale[:, None]
         return np.clip(scaled, *_VALUE_RANGE)
+
+
+def _z_scores(values, starts, documents):
+    if documents is None:
+        return standardise(values, starts, 1.0)
+    return np.ascontiguousarray(place_z_scores(values.T, documents).T)
 
 
 def centre(values: NDArray, starts: NDArray) -> NDArray:
@@ -152,11 +181,9 @@ def fit_views(X: NDArray, starts: NDArray) -> Views:
     unit = np.where(largest > 0, largest, 1.0)[:, None]  # huge values are not squared
     mean, scale = (values / unit).mean(axis=1), (values / unit).std(axis=1)
     scale = np.where(scale > 8 * np.finfo(float).eps, scale, 1.0)
-    views = Views(mean * unit[:, 0], scale * unit[:, 0], np.empty(0), np.empty(0))
-    at = np.arange(1, N_KNOTS + 1) / (N_KNOTS + 1)
     z = np.clip(standardise(values, starts, 1.0), *_Z_RANGE)
-    knots = [np.quantile(columns, at, axis=1) for columns in (z, views._scaled(values))]
-    return Views(views.centre, views.scale, *knots)
+    at = np.arange(1, N_KNOTS + 1) / (N_KNOTS + 1)
+    return Views(mean * unit[:, 0], scale * unit[:, 0], np.quantile(z, at, axis=1))
 
 
 @dataclass(frozen=True)
