@@ -15,9 +15,8 @@ from benchmarks.data import data_home, load_letor
 from benchmarks.harness import limited_threads
 from skdml import LocalGMMLRanker
 from skdml.metrics import mean_ndcg
-from skdml.ranking._documents import standardise
 from skdml.ranking._linear import Spectrum, Targets, sum_all, sums_of
-from skdml.ranking._views import N_BASIS, fit_views, places
+from skdml.ranking._views import N_BASIS, fit_views, places, standardise
 
 OURS, THESIS, LIGHTGBM, XGBOOST, CATBOOST, LINEAR, BLEND = (
     "LocalGMMLRanker",

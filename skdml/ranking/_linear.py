@@ -1,4 +1,4 @@
-"""A linear ranker: least squares in closed form, a listwise loss with products, chosen over queries.
+"""Linear rankers: least squares in closed form, and a listwise loss with products of features.
 
 Documents come query by query, as columns of mean 0 in every query: one row per column.
 """

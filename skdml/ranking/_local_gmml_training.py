@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -26,8 +25,6 @@ _AVERAGE = 0.98  # EMA decay of the parameters that are evaluated and kept
 # Factors of the local scores at the start, and of the trained ones in the end.
 _AMPLITUDES = np.array([1.0, 0.5, 0.25, 0.1, 0.03, 0.01])
 _WEIGHTS = np.array([0.0, 0.25, 0.5, 1.0, 1.5])
-
-Trainer = Callable[[RankedQueries, "RankedQueries | None"], tuple[AnchorModel, dict[str, list]]]
 
 
 def train(
@@ -316,17 +313,17 @@ class LocalPart:
 
     Attributes
     ----------
-    models : list of AnchorModel
-        Their mean counts.
+    model : AnchorModel
+        All of them.
     weight : float
-        The factor of their mean.
+        The factor of their scores.
     ndcg : dict of str to float
         Of queries held out: "linear" alone, "local" alone, and "sum" with the weight.
     history : dict of str to list
-        Of the trainings, one after the other, and the "fold" of each epoch.
+        Of the training.
     """
 
-    models: list[AnchorModel]
+    model: AnchorModel
     weight: float
     ndcg: dict[str, float]
     history: dict[str, list]
@@ -337,43 +334,6 @@ def start_beside(model: AnchorModel, ranked: RankedQueries) -> AnchorModel:
     scores = model.scores(ranked.features)
     losses = [pair_loss(ranked.offsets + a * scores, ranked) for a in _AMPLITUDES]
     return replace(model, amplitude=float(_AMPLITUDES[np.argmin(losses)]))
-
-
-def cross_fit(ranked: RankedQueries, folds: NDArray, fit: Trainer) -> LocalPart:
-    """Fit local metrics to what a linear ranker leaves, once without each fold of queries.
-
-    Parameters
-    ----------
-    ranked : RankedQueries
-        The training queries, with the scores of a linear ranker that was fitted to other queries
-        as offsets.
-    folds : ndarray of shape (n_folds + 1,)
-        The queries of each fold, from one number to before the next.
-    fit : callable
-        Trains on queries, and chooses the epoch by others.
-
-    Returns
-    -------
-    part : LocalPart
-        All models, and the weight of their mean that is best on the queries each has not seen.
-    """
-    numbers = np.arange(ranked.n_queries)
-    scores = np.empty(len(ranked.gains))
-    models: list[AnchorModel] = []
-    history: dict[str, list] = {}
-    for fold, (first, last) in enumerate(itertools.pairwise(folds)):
-        inside = (numbers >= first) & (numbers < last)
-        held_out = ranked.take(numbers[inside])
-        model, epochs = fit(ranked.take(numbers[~inside]), held_out)
-        scores[ranked.rows(numbers[inside])] = model.scores(held_out.features)
-        models.append(model)
-        before = history["seconds"][-1] if history.get("seconds") else 0.0
-        epochs["seconds"] = [before + seconds for seconds in epochs["seconds"]]
-        for name, values in epochs.items():
-            history.setdefault(name, []).extend(values)
-        history.setdefault("fold", []).extend([fold] * len(epochs["seconds"]))
-    weight, ndcg = choose_weight(scores, ranked)
-    return LocalPart(models, weight, ndcg, history)
 
 
 def choose_weight(scores: NDArray, ranked: RankedQueries) -> tuple[float, dict[str, float]]:

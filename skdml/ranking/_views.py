@@ -1,14 +1,16 @@
-"""What a ranker sees of a document: missing cells filled, and views of features."""
+"""What a ranker sees of a document: views of its features, most of them relative to its query."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtr
+from scipy.stats import false_discovery_control, rankdata
 
-from ._documents import Queries, place_ranks, place_z_scores, rank_values, standardise
+from ._documents import NDCG_AT_10, Measure, Queries, RankedQueries, sort_queries
 
 # Knots of the hinges of a feature, at evenly spaced quantiles.
 N_KNOTS = 4
@@ -19,9 +21,16 @@ _FIRST_HINGE = N_BASIS - N_KNOTS
 # Beyond these, z-scores have no further hinges; global values are clipped.
 _Z_RANGE = -3.0, 4.0
 _VALUE_RANGE = -5.0, 5.0
-_RANK_SCALE = np.sqrt(3.0)  # ranks that vary as much as z-scores
-# Rows from which medians, scales and knots are taken.
+# Ranks lie between -1 and 1 and are spread evenly; so scaled, they vary as much as z-scores.
+_RANK_SCALE = np.sqrt(3.0)
+# Rows from which scales and knots are taken.
 _MAX_ROWS = 20_000
+# False discovery rate of the choice of features.
+_FALSE_SHARE = 0.05
+# With fewer queries, all features are used.
+_MIN_QUERIES = 10
+# Documents that are further than this from those of fit are as far as can be: squares stay finite.
+_FAR = 1e60
 
 
 def places(names: Iterable[str]) -> NDArray:
@@ -187,63 +196,246 @@ def fit_views(X: NDArray, starts: NDArray) -> Views:
 
 
 @dataclass(frozen=True)
-class Missing:
-    """What takes the place of missing cells.
+class Normalizer:
+    """Features of documents relative to the other documents of their query.
 
     Attributes
     ----------
-    columns : ndarray of int
-        The features that had missing cells in training: each has an indicator of its own, which
-        says where it is missing.
-    medians : ndarray of shape (n_features,)
-        Of the training documents.
+    normalize : {"query", "column", "both"} or None
+        "query" gives z-scores and ranks among the documents of the query, "column" divides by
+        `scale`, "both" gives all three side by side.
+    scale : ndarray of shape (n_features,) or None
+        What `column_scale` found in the training rows.
+    unit : float, default=1.0
+        A factor of all features.
+    used : ndarray of shape (2 or 3, n_features), dtype=bool, default=None
+        With "query" and "both": which z-scores, ranks and scaled values there shall be. None means
+        all.
     """
 
-    columns: NDArray
-    medians: NDArray
+    normalize: str | None
+    scale: NDArray | None
+    unit: float = 1.0
+    used: NDArray | None = None
 
-    def fill(self, X: NDArray, queries: Queries | None) -> NDArray:
-        """Return documents without missing cells, with indicators on the right.
+    def features(self, X: NDArray, queries: Queries) -> NDArray:
+        """Return the features of the documents of queries, in the order of ``queries.order``."""
+        return np.clip(self.unclipped(X, queries), -_FAR, _FAR)
 
-        A cell gets the median of its query; where all of the query are missing, or without
-        `queries`, that of the training documents.
+    def unclipped(self, X: NDArray, queries: Queries) -> NDArray:
+        """Return the features of documents of any scale, before there is a unit for them."""
+        X = X[queries.order].astype(np.float64, copy=False)
+        if self.normalize is None:
+            return X * self.unit
+        if self.normalize == "column":
+            return X * self.unit / self.scale
+        # One row per feature: contiguous in memory.
+        values = np.ascontiguousarray(X.T)
+        used = self.used
+        if used is None:
+            used = np.ones((3 if self.normalize == "both" else 2, len(values)), dtype=bool)
+        views = [standardise(values[used[0]], queries.starts, self.unit)]
+        views.append(rank_values(values[used[1]], queries.starts, _RANK_SCALE * self.unit))
+        if self.scale is not None:
+            views.append(values[used[2]] * (self.unit / self.scale[used[2]])[:, None])
+        return np.concatenate(views).T
+
+    def place(self, X: NDArray, documents: NDArray) -> NDArray:
+        """Return the features of rows relative to the documents of one query.
+
+        The rows do not change each other's features; the documents themselves get what `features`
+        returns.
         """
-        missing = np.isnan(X)
-        if not missing.any():
-            if not len(self.columns):
-                return X
-            return np.hstack([X, np.zeros((len(X), len(self.columns)), X.dtype)])
-        indicators = missing[:, self.columns].astype(X.dtype)
-        X = X.copy()
-        for column in np.flatnonzero(missing.any(axis=0)):
-            values, gone = X[:, column], missing[:, column]
-            for rows in [] if queries is None else _rows_with(gone, queries):
-                if not gone[rows].all():
-                    values[rows[gone[rows]]] = np.median(values[rows[~gone[rows]]])
-            values[np.isnan(values)] = self.medians[column]
-        return np.hstack([X, indicators])
-
-    def join(self, by_feature: NDArray) -> NDArray:
-        """Return what features add, with that of their indicators."""
-        n_features = len(self.medians)
-        joined = by_feature[:, :n_features].copy()
-        joined[:, self.columns] += by_feature[:, n_features:]
-        return joined
+        with np.errstate(over="ignore"):
+            parts = []
+            if self.normalize in ("query", "both"):
+                parts = [place_z_scores(X, documents), _RANK_SCALE * place_ranks(X, documents)]
+            if self.normalize != "query":
+                parts.append(X if self.normalize is None else X / self.scale)
+            features = np.hstack(parts)
+            if self.used is not None:
+                features = features[:, self.used.ravel()]
+            return np.clip(features * self.unit, -_FAR, _FAR)
 
 
-def _rows_with(gone, queries):
-    """Yield the rows of queries that have a missing cell."""
-    for number in np.unique(queries.codes()[gone[queries.order]]):
-        yield queries.rows(number)
+def fit_normalizer(
+    X: NDArray,
+    y: NDArray,
+    queries: Queries,
+    normalize: str | None,
+    *,
+    has_unit: bool,
+    measure: Measure = NDCG_AT_10,
+) -> tuple[Normalizer, RankedQueries]:
+    """Choose scale, features and unit from the training documents.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n_rows, n_features)
+        The documents.
+    y : ndarray of shape (n_rows,)
+        Their relevance.
+    queries : Queries
+        Their queries.
+    normalize : {"query", "column", "both"} or None
+        See `Normalizer`.
+    has_unit : bool
+        Whether distances are made of order one; if not, columns have the 2-norm 1 with "column",
+        and features are as they are otherwise.
+    measure : Measure, default=NDCG_AT_10
+        The NDCG that is meant.
+
+    Returns
+    -------
+    normalizer : Normalizer
+        For other documents.
+    ranked : RankedQueries
+        The training documents of queries with several grades.
+    """
+    rows = X if len(queries.order) == len(X) else X[queries.order]
+    scale = column_scale(rows) if normalize in ("column", "both") else None
+    normalizer = Normalizer(normalize, scale)
+    features = normalizer.unclipped(X, queries)
+    ranked, _ = sort_queries(features, y[queries.order], queries, measure)
+    if normalize in ("query", "both"):
+        used = choose_views(ranked, X.shape[1])
+        features = features.compress(used.ravel(), axis=1)
+        ranked = replace(ranked, features=ranked.features.compress(used.ravel(), axis=1))
+        normalizer = replace(normalizer, used=used)
+    unit = 1.0
+    if has_unit:
+        unit = _unit_of(features, queries)
+    elif normalize == "column":
+        unit = 1 / np.sqrt(len(features))  # the columns have a root mean square of 1
+    ranked = replace(ranked, features=ranked.features * unit)
+    return replace(normalizer, unit=unit), ranked
 
 
-def fit_missing(X: NDArray) -> Missing:
-    """Return what takes the place of missing cells of these documents and of others."""
-    medians = np.zeros(X.shape[1])
-    has_missing = np.zeros(X.shape[1], dtype=bool)
-    for column, values in enumerate(X.T):
-        missing = np.isnan(values)
-        has_missing[column] = missing.any()
-        known = values[~missing][:: 1 + len(values) // _MAX_ROWS]
-        medians[column] = np.median(known) if len(known) else 0.0
-    return Missing(np.flatnonzero(has_missing), medians)
+def sort_validation(
+    normalizer: Normalizer, measure: Measure, X: NDArray, y: NDArray, queries: Queries
+) -> RankedQueries:
+    """Return the validation queries that a user gave."""
+    features = normalizer.features(X, queries)
+    validation, _ = sort_queries(features, y[queries.order], queries, measure)
+    if validation.n_queries == 0:
+        raise ValueError(
+            "y_val: no query has documents of different relevance, so early_stopping has "
+            "nothing to go by."
+        )
+    return validation
+
+
+def _unit_of(features, queries):
+    """Return the factor that makes the distance of a document to its query's mean 1, on average."""
+    means = np.add.reduceat(features, queries.starts[:-1]) / queries.sizes[:, None]
+    centred = features - np.repeat(means, queries.sizes, axis=0)
+    largest = np.abs(centred).max()
+    if largest == 0:
+        return 1.0
+    return 1 / (largest * np.sqrt(np.mean(np.sum((centred / largest) ** 2, axis=1))))
+
+
+def column_scale(X: NDArray) -> NDArray:
+    """Return the root mean square of each column, 1 where it is zero."""
+    largest = np.abs(X).max(axis=0)
+    largest[largest == 0] = 1.0
+    scale = largest * np.sqrt(np.mean((X / largest) ** 2, axis=0))
+    return np.where(scale > 0, scale, 1.0)
+
+
+def standardise(values: NDArray, starts: NDArray, unit: float) -> NDArray:
+    """Return z-scores within segments of each row, times `unit`.
+
+    Values that are all the same give zeros.
+    """
+    sizes = np.diff(starts)
+    # Huge values must not overflow when they are squared.
+    largest = np.maximum.reduceat(np.abs(values), starts[:-1], axis=1)
+    largest[largest == 0] = 1.0
+    out = values / np.repeat(largest, sizes, axis=1)
+    out -= np.repeat(np.add.reduceat(out, starts[:-1], axis=1) / sizes, sizes, axis=1)
+    deviation = np.sqrt(np.add.reduceat(out * out, starts[:-1], axis=1) / sizes)
+    with np.errstate(divide="ignore"):
+        factor = np.where(deviation > 8 * np.finfo(float).eps, unit / deviation, 0.0)
+    return out * np.repeat(factor, sizes, axis=1)
+
+
+def rank_values(values: NDArray, starts: NDArray, unit: float) -> NDArray:
+    """Return ranks within segments of each row; equal values share a mean rank.
+
+    Ranks lie between ``-unit``, which would be below all, and ``unit``, above all.
+    """
+    sizes, ranks = np.diff(starts), np.empty_like(values)
+    for size in np.unique(sizes):  # all segments of a size at once
+        columns = starts[:-1][sizes == size, None] + np.arange(size)
+        found = rankdata(values[:, columns], axis=-1)
+        ranks[:, columns] = (found - (size + 1) / 2) * (2 * unit / size)
+    return ranks
+
+
+def choose_views(ranked: RankedQueries, n_features: int) -> NDArray:
+    """Choose the features that have to do with relevance, and a view of each.
+
+    In each query, the grades are correlated with a column and with its square; over queries, the
+    mean of such a correlation is zero for noise. Features are chosen by the t-tests of this, with
+    the false discovery rate of Benjamini and Hochberg. Z-score and rank say nearly the same: the
+    one with the larger t is used.
+
+    Parameters
+    ----------
+    ranked : RankedQueries
+        Documents with the z-scores of all features, then their ranks, then perhaps other views. A
+        feature that never varies has zeros as z-scores and ranks.
+    n_features : int
+        The number of features.
+
+    Returns
+    -------
+    used : ndarray of shape (n_views, n_features), dtype=bool
+        All, if there are few queries or if no feature would be chosen.
+    """
+    used = np.ones((ranked.features.shape[1] // n_features, n_features), dtype=bool)
+    if ranked.n_queries < _MIN_QUERIES:
+        return used
+    sizes, starts = ranked.sizes, ranked.starts[:-1]
+    highest, lowest = ranked.grades[starts], ranked.grades[ranked.starts[1:] - 1]
+    grades = (ranked.grades - np.repeat(lowest, sizes)) / np.repeat(highest - lowest, sizes)
+    grades -= np.repeat(np.add.reduceat(grades, starts) / sizes, sizes)
+    grades /= np.repeat(np.sqrt(np.add.reduceat(grades**2, starts) * sizes), sizes)
+    columns = ranked.features[:, : 2 * n_features]
+    tests = []
+    for power in (1, 2):
+        found = np.add.reduceat(columns**power * grades[:, None], starts)
+        error = found.std(axis=0, ddof=1) / np.sqrt(len(found))
+        tests.append(np.abs(found.mean(axis=0)) / np.maximum(error, np.finfo(float).eps))
+    t = np.maximum(*tests).reshape(2, n_features)
+    chance = 2 * stdtr(ranked.n_queries - 1, -t.max(axis=0))
+    chosen = false_discovery_control(np.minimum(chance, 1.0)) <= _FALSE_SHARE
+    if not chosen.any():
+        return used
+    used[:] = chosen
+    better_ranks = t[1] > t[0]
+    used[0] &= ~better_ranks
+    used[1] &= better_ranks
+    return used
+
+
+def place_z_scores(X: NDArray, documents: NDArray) -> NDArray:
+    """Return z-scores of rows, by the mean and the deviation of the documents of a query."""
+    largest = np.abs(documents).max(axis=0)
+    unit = np.where(largest > 0, largest, 1.0)  # huge values are not squared
+    scaled = documents / unit
+    deviation = scaled.std(axis=0)
+    varies = deviation > 8 * np.finfo(float).eps
+    z_scores = (X / unit - scaled.mean(axis=0)) / np.where(varies, deviation, 1.0)
+    return np.where(varies, z_scores, 0.0)
+
+
+def place_ranks(X: NDArray, documents: NDArray) -> NDArray:
+    """Return ranks of rows among the documents of a query, between -1 and 1."""
+    ranks = np.empty_like(X)
+    for column, values, ordered in zip(ranks.T, X.T, np.sort(documents, axis=0).T, strict=True):
+        below = np.searchsorted(ordered, values, side="left")
+        not_above = np.searchsorted(ordered, values, side="right")
+        column[:] = (below + not_above) / len(ordered) - 1
+    return ranks
