@@ -262,15 +262,19 @@ def positions(scores: NDArray, starts: NDArray) -> NDArray:
 
 
 def mean_ndcg_of(scores: NDArray, ranked: RankedQueries) -> float:
-    """Return the mean NDCG of scores of sorted rows.
+    """Return the mean NDCG of scores of sorted rows, by the weights of the queries."""
+    return float(np.mean(ranked.weights * ndcg_of(scores, ranked)))
+
+
+def ndcg_of(scores: NDArray, ranked: RankedQueries) -> NDArray:
+    """Return the NDCG of each query, given scores of sorted rows.
 
     The rows are sorted best grade first, so ties would count as right; they are broken against
     the model instead.
     """
     # Reversed, a stable sort puts the lower grade first where scores are equal.
     position = positions(scores[::-1], len(scores) - ranked.starts[::-1])[::-1]
-    achieved = ranked.gains * ranked.measure.counted(position) * ranked.row_weights()
-    return float(np.sum(achieved) / ranked.n_queries)
+    return np.add.reduceat(ranked.gains * ranked.measure.counted(position), ranked.starts[:-1])
 
 
 @dataclass(frozen=True)

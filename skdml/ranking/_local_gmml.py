@@ -36,6 +36,7 @@ from ._documents import (
     hold_out,
     repeat_documents,
     several_grades,
+    sort_queries,
 )
 from ._linear import fit_linear, make_blocks, sum_blocks
 from ._local_gmml_training import LocalPart, choose_weight, fit_query_weights, start_beside, train
@@ -342,17 +343,9 @@ class LocalGMMLRanker(DocumentRanker):
             sample = kept[draw_sample(queries.take(kept), X.shape[1], rng)]
         measure = Measure(self.gains, self.cutoff)
         drawn = queries.take(sample)
-        normalizer, ranked = fit_normalizer(
-            X, y, drawn, self.normalize, has_unit=self.kernel != "damped", measure=measure
-        )
-        if weights is not None:
-            ranked = replace(ranked, weights=weights[sample] / weights[sample].mean())
-        used = normalizer.used
-        self.support_ = np.full(X.shape[1], True) if used is None else np.any(used, axis=0)
-        self._normalizer = normalizer
         # Without qid, there is one query, and documents to be scored belong to it.
         self._documents = X.copy() if qid is None else None
-        validation = None if given is None else sort_validation(normalizer, measure, *given)
+        validation = None
         with (
             FitProgress(
                 self,
@@ -372,18 +365,38 @@ class LocalGMMLRanker(DocumentRanker):
             self._linear = None
             self.coef_ = np.zeros((N_BASIS, X.shape[1]))
             self.interactions_ = np.zeros((2 * X.shape[1], 2 * X.shape[1]))
+            own: dict[str, Any] = {}  # of the queries
+            if weights is not None:
+                own["weights"] = weights[sample] / weights[sample].mean()
             if self.linear:
                 all_sums = None
                 if len(sample) < len(kept):
-                    own = None if weights is None else weights[kept]
-                    blocks = make_blocks(X, y, queries.take(kept), own, measure)
+                    counted = None if weights is None else weights[kept]
+                    blocks = make_blocks(X, y, queries.take(kept), counted, measure)
                     workers = {"n_jobs": self.n_jobs, "client": client}
                     all_sums = partial(sum_blocks, blocks, workers)
-                self._linear = fit_linear(X[drawn.order], ranked, all_sums)
+                rows = drawn.order
+                ranked, _ = sort_queries(np.empty((len(rows), 0)), y[rows], drawn, measure)
+                self._linear = fit_linear(X[rows], replace(ranked, **own), all_sums)
                 self.coef_ = self._linear.coefficients
                 if self._linear.interactions is not None:
                     self.interactions_ = self._linear.interactions
-                ranked = replace(ranked, offsets=self._linear.held_out[ranked.origin])
+                own["offsets"] = self._linear.held_out[ranked.origin]
+            self._normalizer, ranked = fit_normalizer(
+                X,
+                y,
+                drawn,
+                self.normalize,
+                has_unit=self.kernel != "damped",
+                # sorted features make scoring slow: only where the linear part has them, too
+                ranks=not self.linear or bool(self.coef_[1].any()),
+                measure=measure,
+            )
+            ranked = replace(ranked, **own)
+            used = self._normalizer.used
+            self.support_ = np.full(X.shape[1], True) if used is None else np.any(used, axis=0)
+            if given is not None:
+                validation = sort_validation(self._normalizer, measure, *given)
             local = self._fit_local(ranked, validation, given, rng, progress, client)
             self.history_ = local.history
             self.__dict__.update(_attributes(local.model, local.weight))

@@ -15,7 +15,7 @@ from scipy.special import expit
 
 from ..utils._fit import Adam, Progress, record
 from ._anchor_model import AnchorModel
-from ._documents import RankedQueries, discounts, mean_ndcg_of, positions
+from ._documents import RankedQueries, discounts, mean_ndcg_of, ndcg_of, positions
 
 # Queries of a batch: fewer where there are few, so that an epoch has some steps.
 _MIN_BATCH, _MAX_BATCH = 8, 32
@@ -339,15 +339,19 @@ def start_beside(model: AnchorModel, ranked: RankedQueries) -> AnchorModel:
 def choose_weight(scores: NDArray, ranked: RankedQueries) -> tuple[float, dict[str, float]]:
     """Return the weight of local scores beside the offsets, and the NDCG of either and the sum.
 
-    A weight counts only if it has both a higher NDCG and a lower loss than no local scores.
+    A weight counts only if its NDCG is above that of no local scores by two standard errors, and
+    its loss is not higher.
     """
     sums = [ranked.offsets + weight * scores for weight in _WEIGHTS]
-    ndcg = np.array([mean_ndcg_of(values, ranked) for values in sums])
+    ndcg = np.array([ranked.weights * ndcg_of(values, ranked) for values in sums])
+    gains = ndcg - ndcg[0]
+    means = gains.mean(axis=1)
+    errors = gains.std(axis=1) / np.sqrt(ranked.n_queries)
     losses = np.array([pair_loss(values, ranked) for values in sums])
-    best = int(np.argmax(np.where(losses <= losses[0], ndcg, -1.0)))
+    best = int(np.argmax(np.where((losses <= losses[0]) & (means >= 2 * errors), means, -1.0)))
     found = {
-        "linear": float(ndcg[0]),
+        "linear": float(ndcg[0].mean()),
         "local": mean_ndcg_of(scores, ranked),
-        "sum": float(ndcg[best]),
+        "sum": float(ndcg[best].mean()),
     }
     return float(_WEIGHTS[best]), found

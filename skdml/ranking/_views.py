@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ N_KNOTS = 4
 VIEWS = {"z": 1, "rank": 1, "value": 1, "hinges": N_KNOTS}
 N_BASIS = sum(VIEWS.values())
 _FIRST_HINGE = N_BASIS - N_KNOTS
+_PLAIN = ("z", "ranks", "values")  # attributes of `_Seen` that are the columns before
 # Beyond these, z-scores have no further hinges; global values are clipped.
 _Z_RANGE = -3.0, 4.0
 _VALUE_RANGE = -5.0, 5.0
@@ -73,18 +75,17 @@ class Views:
             One row per column: contiguous in memory.
         """
         out = np.empty((len(used), X.shape[1], len(X)))
-        for row, (_, column) in zip(out, self._basis(X, starts, used), strict=True):
+        seen = _Seen(self, X, starts)
+        for row, (_, column) in zip(out, seen.columns(used), strict=True):
             row[:] = centre(column, starts)
         return out
 
-    def factors(self, X: NDArray, starts: NDArray, documents: NDArray | None = None) -> NDArray:
+    def factors(self, X: NDArray, starts: NDArray) -> NDArray:
         """Return what products are made of: clipped z-scores, then values, (2 n_features, n_rows).
 
-        The arguments are those of `scores`.
+        X and `starts` are those of `columns`.
         """
-        values = np.ascontiguousarray(X.T, dtype=np.float64)
-        z = _z_scores(values, starts, documents)
-        return np.concatenate([np.clip(z, *_Z_RANGE, out=z), self._scaled(values)])
+        return _Seen(self, X, starts).factors(np.arange(2 * X.shape[1]))
 
     def scores(
         self,
@@ -108,15 +109,13 @@ class Views:
             The documents to which the rows are relative, all of one query: then the rows do not
             change each other's scores. Without it, scores have the mean 0 in every query.
         """
+        seen = _Seen(self, X, starts, documents)
         total = np.zeros(len(X))
-        used = np.flatnonzero(coefficients.any(axis=1))
-        for place, column in self._basis(X, starts, used, documents):
+        for place, column in seen.columns(np.flatnonzero(coefficients.any(axis=1))):
             total += coefficients[place] @ column
         if interactions is not None:
-            # only those that are in a product: trees have few interactions as well
-            v = self.factors(X, starts, documents)
             kept = np.flatnonzero(interactions.any(axis=0))
-            v = v[kept]
+            v = seen.factors(kept)
             total += np.einsum("in,in->n", interactions[np.ix_(kept, kept)] @ v, v)
         return total if documents is not None else centre(total[None], starts)[0]
 
@@ -132,44 +131,64 @@ class Views:
 
         Half of a product is added by each of its factors.
         """
+        seen = _Seen(self, X, starts, documents)
         total = np.zeros(X.shape[::-1])
-        used = np.flatnonzero(coefficients.any(axis=1))
-        for place, column in self._basis(X, starts, used, documents):
+        for place, column in seen.columns(np.flatnonzero(coefficients.any(axis=1))):
             total += coefficients[place][:, None] * column
         if interactions is not None:
-            v = self.factors(X, starts, documents)
+            v = seen.factors(np.arange(len(interactions)))
             total += np.sum(((interactions @ v) * v).reshape(2, *total.shape), axis=0)
         return (total if documents is not None else centre(total, starts)).T
 
-    def _basis(self, X, starts, used, documents=None):
-        """Yield place and column of all features, (n_features, n_rows), one after the other."""
-        values = np.ascontiguousarray(X.T, dtype=np.float64)
-        z = clipped = None
-        for place in used:
-            if place in (0, *range(_FIRST_HINGE, N_BASIS)) and z is None:
-                z = _z_scores(values, starts, documents)
-            if place == 0:
-                yield place, z
-            elif place == 1 and documents is None:
-                yield place, rank_values(values, starts, _RANK_SCALE)
-            elif place == 1:
-                yield place, _RANK_SCALE * place_ranks(values.T, documents).T
-            elif place == 2:
-                yield place, self._scaled(values)
-            else:
-                clipped = np.clip(z, *_Z_RANGE) if clipped is None else clipped
-                yield place, np.maximum(clipped - self.knots[place - _FIRST_HINGE][:, None], 0)
 
-    def _scaled(self, values):
+class _Seen:
+    """What views see of documents, each thing computed once; one row per feature."""
+
+    def __init__(self, views, X, starts, documents=None):
+        self.views, self.starts, self.documents = views, starts, documents
+        self.raw = np.ascontiguousarray(X.T, dtype=np.float64)
+
+    @cached_property
+    def z(self):
+        if self.documents is None:
+            return standardise(self.raw, self.starts, 1.0)
+        return np.ascontiguousarray(place_z_scores(self.raw.T, self.documents).T)
+
+    @cached_property
+    def clipped_z(self):
+        return np.clip(self.z, *_Z_RANGE)
+
+    @cached_property
+    def values(self):
+        views = self.views
         with np.errstate(over="ignore"):
-            scaled = (values - self.centre[:, None]) / self.scale[:, None]
-        return np.clip(scaled, *_VALUE_RANGE)
+            values = self.raw - views.centre[:, None]
+            values /= views.scale[:, None]
+        return np.clip(values, *_VALUE_RANGE, out=values)
 
+    @property
+    def ranks(self):
+        if self.documents is None:
+            return rank_values(self.raw, self.starts, _RANK_SCALE)
+        return _RANK_SCALE * place_ranks(self.raw.T, self.documents).T
 
-def _z_scores(values, starts, documents):
-    if documents is None:
-        return standardise(values, starts, 1.0)
-    return np.ascontiguousarray(place_z_scores(values.T, documents).T)
+    def columns(self, used):
+        """Yield the place of a column and the column, which the next one may overwrite."""
+        hinges = None
+        for place in used:
+            if place < _FIRST_HINGE:
+                yield place, getattr(self, _PLAIN[place])
+                continue
+            knots = self.views.knots[place - _FIRST_HINGE]
+            hinges = np.subtract(self.clipped_z, knots[:, None], out=hinges)
+            yield place, np.maximum(hinges, 0, out=hinges)
+
+    def factors(self, kept):
+        n_features = len(self.raw)
+        first = np.searchsorted(kept, n_features)
+        return np.concatenate(
+            [self.clipped_z[kept[:first]], self.values[kept[first:] - n_features]]
+        )
 
 
 def centre(values: NDArray, starts: NDArray) -> NDArray:
@@ -235,7 +254,8 @@ class Normalizer:
         if used is None:
             used = np.ones((3 if self.normalize == "both" else 2, len(values)), dtype=bool)
         views = [standardise(values[used[0]], queries.starts, self.unit)]
-        views.append(rank_values(values[used[1]], queries.starts, _RANK_SCALE * self.unit))
+        if used[1].any():
+            views.append(rank_values(values[used[1]], queries.starts, _RANK_SCALE * self.unit))
         if self.scale is not None:
             views.append(values[used[2]] * (self.unit / self.scale[used[2]])[:, None])
         return np.concatenate(views).T
@@ -265,6 +285,7 @@ def fit_normalizer(
     normalize: str | None,
     *,
     has_unit: bool,
+    ranks: bool = True,
     measure: Measure = NDCG_AT_10,
 ) -> tuple[Normalizer, RankedQueries]:
     """Choose scale, features and unit from the training documents.
@@ -282,6 +303,8 @@ def fit_normalizer(
     has_unit : bool
         Whether distances are made of order one; if not, columns have the 2-norm 1 with "column",
         and features are as they are otherwise.
+    ranks : bool, default=True
+        Whether a feature may be seen as its rank.
     measure : Measure, default=NDCG_AT_10
         The NDCG that is meant.
 
@@ -294,13 +317,17 @@ def fit_normalizer(
     """
     rows = X if len(queries.order) == len(X) else X[queries.order]
     scale = column_scale(rows) if normalize in ("column", "both") else None
-    normalizer = Normalizer(normalize, scale)
+    within = normalize in ("query", "both")
+    start = np.ones((3 if normalize == "both" else 2, X.shape[1]), dtype=bool)
+    start[1] = ranks
+    normalizer = Normalizer(normalize, scale, used=start if within else None)
     features = normalizer.unclipped(X, queries)
     ranked, _ = sort_queries(features, y[queries.order], queries, measure)
-    if normalize in ("query", "both"):
-        used = choose_views(ranked, X.shape[1])
-        features = features.compress(used.ravel(), axis=1)
-        ranked = replace(ranked, features=ranked.features.compress(used.ravel(), axis=1))
+    if within:
+        used = choose_views(ranked, start)
+        chosen = used[start]
+        features = features.compress(chosen, axis=1)
+        ranked = replace(ranked, features=ranked.features.compress(chosen, axis=1))
         normalizer = replace(normalizer, used=used)
     unit = 1.0
     if has_unit:
@@ -352,12 +379,15 @@ def standardise(values: NDArray, starts: NDArray, unit: float) -> NDArray:
     # Huge values must not overflow when they are squared.
     largest = np.maximum.reduceat(np.abs(values), starts[:-1], axis=1)
     largest[largest == 0] = 1.0
-    out = values / np.repeat(largest, sizes, axis=1)
+    scratch = np.repeat(largest, sizes, axis=1)
+    out = values / scratch
     out -= np.repeat(np.add.reduceat(out, starts[:-1], axis=1) / sizes, sizes, axis=1)
-    deviation = np.sqrt(np.add.reduceat(out * out, starts[:-1], axis=1) / sizes)
+    np.multiply(out, out, out=scratch)
+    deviation = np.sqrt(np.add.reduceat(scratch, starts[:-1], axis=1) / sizes)
     with np.errstate(divide="ignore"):
         factor = np.where(deviation > 8 * np.finfo(float).eps, unit / deviation, 0.0)
-    return out * np.repeat(factor, sizes, axis=1)
+    out *= np.repeat(factor, sizes, axis=1)
+    return out
 
 
 def rank_values(values: NDArray, starts: NDArray, unit: float) -> NDArray:
@@ -373,7 +403,7 @@ def rank_values(values: NDArray, starts: NDArray, unit: float) -> NDArray:
     return ranks
 
 
-def choose_views(ranked: RankedQueries, n_features: int) -> NDArray:
+def choose_views(ranked: RankedQueries, known: NDArray) -> NDArray:
     """Choose the features that have to do with relevance, and a view of each.
 
     In each query, the grades are correlated with a column and with its square; over queries, the
@@ -384,37 +414,37 @@ def choose_views(ranked: RankedQueries, n_features: int) -> NDArray:
     Parameters
     ----------
     ranked : RankedQueries
-        Documents with the z-scores of all features, then their ranks, then perhaps other views. A
-        feature that never varies has zeros as z-scores and ranks.
-    n_features : int
-        The number of features.
+        Documents with the z-scores of all features, then perhaps their ranks, then perhaps other
+        views. A feature that never varies has zeros as z-scores and ranks.
+    known : ndarray of shape (n_views, n_features), dtype=bool
+        Which columns there are: all z-scores, all or no ranks.
 
     Returns
     -------
     used : ndarray of shape (n_views, n_features), dtype=bool
-        All, if there are few queries or if no feature would be chosen.
+        All that are known, if there are few queries or if no feature would be chosen.
     """
-    used = np.ones((ranked.features.shape[1] // n_features, n_features), dtype=bool)
     if ranked.n_queries < _MIN_QUERIES:
-        return used
+        return known
+    n_features = known.shape[1]
     sizes, starts = ranked.sizes, ranked.starts[:-1]
     highest, lowest = ranked.grades[starts], ranked.grades[ranked.starts[1:] - 1]
     grades = (ranked.grades - np.repeat(lowest, sizes)) / np.repeat(highest - lowest, sizes)
     grades -= np.repeat(np.add.reduceat(grades, starts) / sizes, sizes)
     grades /= np.repeat(np.sqrt(np.add.reduceat(grades**2, starts) * sizes), sizes)
-    columns = ranked.features[:, : 2 * n_features]
+    columns = ranked.features[:, : known[:2].sum()]
     tests = []
     for power in (1, 2):
         found = np.add.reduceat(columns**power * grades[:, None], starts)
         error = found.std(axis=0, ddof=1) / np.sqrt(len(found))
         tests.append(np.abs(found.mean(axis=0)) / np.maximum(error, np.finfo(float).eps))
-    t = np.maximum(*tests).reshape(2, n_features)
+    t = np.maximum(*tests).reshape(-1, n_features)
     chance = 2 * stdtr(ranked.n_queries - 1, -t.max(axis=0))
     chosen = false_discovery_control(np.minimum(chance, 1.0)) <= _FALSE_SHARE
     if not chosen.any():
-        return used
-    used[:] = chosen
-    better_ranks = t[1] > t[0]
+        return known
+    used = known & chosen
+    better_ranks = t[-1] > t[0]
     used[0] &= ~better_ranks
     used[1] &= better_ranks
     return used

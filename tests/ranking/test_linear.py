@@ -9,8 +9,10 @@ from scipy.stats import rankdata
 from skdml.ranking._documents import Measure, group_rows, mean_ndcg_of, sort_queries
 from skdml.ranking._linear import (
     CANDIDATES,
+    LISTWISE_VIEWS,
     Spectrum,
     Targets,
+    choose_products,
     fit_linear,
     fit_listwise,
     make_blocks,
@@ -84,7 +86,7 @@ def test_blocks_have_the_sums_of_the_whole():
     queries = group_rows(qid, len(X))
     weights = np.random.default_rng(1).uniform(0.5, 2, 20)
     views = fit_views(X[queries.order], queries.starts)
-    used = places(("z", "rank", "value hinges"))
+    used = places(("z", "rank", "hinges"))
     columns = views.columns(X[queries.order], queries.starts, used).reshape(-1, len(X))
     best = np.repeat(np.maximum.reduceat(y[queries.order], queries.starts[:-1]), queries.sizes)
     gains = Measure().worth(y[queries.order], best)
@@ -138,8 +140,7 @@ def test_views_against_their_definition():
         ranks = (rankdata(own, axis=0) - 0.5) / len(own)
         values = np.clip((own - X.mean(axis=0)) / X.std(axis=0), -5, 5)
         expected = [z, 2 * np.sqrt(3) * ranks, values]
-        expected += [np.maximum(np.clip(z, -3, 4) - knot, 0) for knot in views.z_knots]
-        expected += [np.maximum(values - knot, 0) for knot in views.value_knots]
+        expected += [np.maximum(np.clip(z, -3, 4) - knot, 0) for knot in views.knots]
         for found, column in zip(columns, expected, strict=True):
             np.testing.assert_allclose(
                 found[:, first:last].T, column - column.mean(axis=0), atol=1e-10
@@ -158,20 +159,56 @@ def test_scores_are_sums_of_columns_and_of_features():
     np.testing.assert_allclose(by_feature, np.einsum("bd,bdn->nd", coefficients, columns))
 
 
+def test_interactions_are_products_of_factors():
+    X, _ = make_case()
+    views = fit_views(X, STARTS)
+    Q, none = np.zeros((6, 6)), np.zeros((N_BASIS, 3))
+    Q[0, 5] = Q[5, 0] = 0.5  # the z-score of the first feature times the value of the last
+    Q[4, 4] = 2.0
+    z, values = np.split(views.factors(X, STARTS), 2)
+    np.testing.assert_allclose(
+        centre(values, STARTS), views.columns(X, STARTS, places(["value"]))[0]
+    )
+    expected = centre((z[0] * values[2] + 2 * values[1] ** 2)[None], STARTS)[0]
+    np.testing.assert_allclose(views.scores(X, STARTS, none, Q), expected, atol=1e-10)
+    by_feature = views.by_feature(X, STARTS, none, Q)
+    halves = centre((z[0] * values[2] / 2)[None], STARTS)[0]
+    np.testing.assert_allclose(by_feature[:, [0, 2]], np.column_stack([halves, halves]), atol=1e-10)
+    np.testing.assert_allclose(by_feature.sum(axis=1), expected, atol=1e-10)
+
+
+def test_products_are_chosen_by_what_they_tell_of_residuals():
+    rng = np.random.default_rng(0)
+    starts = np.arange(0, 601, 10)
+    factors = rng.standard_normal((5, 600))
+    residuals = factors[1] * factors[3] - factors[4] ** 2 + rng.standard_normal(600)
+    residuals = centre(residuals[None], starts)[0]
+    targets = Targets(starts, residuals, np.ones(60))
+    first, second = choose_products(factors, residuals, targets, 2)
+    assert list(zip(first.tolist(), second.tolist(), strict=True)) == [(1, 3), (4, 4)]
+    assert len(choose_products(factors, residuals, targets, 99)[0]) == 15
+    weights = np.where(np.arange(60) < 30, 0.0, 1.0)  # queries of weight zero are not there
+    residuals[:300] = centre((factors[0] * factors[2])[None], starts)[0][:300] * 10
+    pairs = choose_products(factors, residuals, Targets(starts, residuals, weights), 2)
+    assert [p.tolist() for p in pairs] == [[1, 4], [3, 4]]
+
+
 def test_rows_relative_to_given_documents():
     X, _ = make_case()
     coefficients = np.random.default_rng(0).standard_normal((N_BASIS, 3))
     starts = np.array([0, 20])
     views = fit_views(X, starts)
-    together = views.scores(X, starts, coefficients)
-    alone = [views.scores(row[None], np.array([0, 1]), coefficients, X)[0] for row in X]
+    Q = np.random.default_rng(1).standard_normal((6, 6))
+    together = views.scores(X, starts, coefficients, Q + Q.T)
+    one = np.array([0, 1])
+    alone = [views.scores(row[None], one, coefficients, Q + Q.T, X)[0] for row in X]
     np.testing.assert_allclose(alone - np.mean(alone), together, atol=1e-10)
 
 
 def test_places_of_views():
     assert places(["z", "value"]).tolist() == [0, 2]
     assert len(places(VIEWS)) == N_BASIS
-    assert places(["value hinges"]).tolist() == list(range(N_BASIS - N_KNOTS, N_BASIS))
+    assert places(["hinges"]).tolist() == list(range(N_BASIS - N_KNOTS, N_BASIS))
 
 
 # The choice
@@ -181,18 +218,46 @@ def test_hinges_win_where_a_square_matters():
     X, y, qid = make_problem()
     ranked = sort_rows(X, y, qid)
     part = fit_linear(X, ranked)
-    assert "z hinges" in part.members[0].views
-    ndcg = dict.fromkeys(CANDIDATES, 0.0)
+    assert "hinges" in part.members[0].views
+    ndcg = dict.fromkeys((*CANDIDATES, (*LISTWISE_VIEWS, "products")), 0.0)
     for member in part.members:
-        key = member.loss, member.views
-        ndcg[key] = max(ndcg[key], member.ndcg)
-    assert ndcg["squares", ("z", "z hinges")] > ndcg["squares", ("z",)] + 0.03
+        ndcg[member.views] = max(ndcg[member.views], member.ndcg)
+    assert ndcg["z", "hinges"] > ndcg["z",] + 0.03
     assert sum(member.share for member in part.members) == pytest.approx(1)
     assert mean_ndcg_of(part.held_out[ranked.origin], ranked) > part.members[0].ndcg - 0.02
     other, grades, queries = make_problem(seed=1)
     scores = part.scores(other, np.arange(0, len(other) + 1, 12))
     unseen = sort_rows(other, grades, queries)
     assert mean_ndcg_of(scores[unseen.origin], unseen) > 0.75
+
+
+def make_interacting(seed=0):
+    """Grades that follow the product of two features."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((1200, 4))
+    y = np.clip(np.round(1 + X[:, 0] * X[:, 1] + 0.3 * rng.standard_normal(1200)), 0, 3)
+    y[::12] = np.where(y[::12] == y[1::12], 3 - y[::12], y[::12])
+    return X, y, np.repeat(np.arange(100), 12)
+
+
+def test_products_win_where_features_interact():
+    X, y, qid = make_interacting()
+    part = fit_linear(X, sort_rows(X, y, qid))
+    assert "products" in part.members[0].views
+    squares = max(member.ndcg for member in part.members if member.loss == "squares")
+    assert part.members[0].ndcg > squares + 0.1
+    other, grades, queries = make_interacting(seed=1)
+    scores = part.scores(other, np.arange(0, 1201, 12))
+    unseen = sort_rows(other, grades, queries)
+    assert mean_ndcg_of(scores[unseen.origin], unseen) > squares + 0.1
+
+
+def test_ranks_have_to_be_ahead():
+    X, y, qid = make_problem()
+    for name, heavy in (("as they are", X), ("of any scale", np.exp(X * [6, 6, 1, 1, 1]))):
+        y_of = y if name == "as they are" else np.clip(np.round(X[:, 0] + 1), 0, 3)
+        part = fit_linear(heavy, sort_rows(heavy, y_of, qid))
+        assert part.coefficients[1].any() == (name == "of any scale")
 
 
 def test_held_out_scores_are_of_rankers_that_did_not_see_the_query():
