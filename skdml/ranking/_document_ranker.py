@@ -22,7 +22,7 @@ from ._linear import LinearPart
 from ._views import Normalizer
 
 # Rows that are scored at a time, in whole queries.
-_CHUNK = 2_000
+_CHUNK = 4_000
 
 
 class DocumentRanker(EstimatorMixin, BaseEstimator):

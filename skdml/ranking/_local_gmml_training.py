@@ -167,19 +167,25 @@ def fit_query_weights(
     n_better = np.add.reduceat((ranked.lower < ranked.ends()).astype(np.intp), first)
     squared = model.squared_distances(ranked.features)
     weights = np.tile(model.weights, (ranked.n_queries, 1))
-    for _ in range(n_rounds):
-        scores, partials = model.evaluate(squared, weights[codes])
+    scores, partials = model.evaluate(squared, weights[codes])
+    by_weight = partials.by_weight
+    for turn in range(n_rounds):
+        if turn and model.kernel == "damped":  # linear in the weights
+            scores = np.einsum("na,na->n", by_weight, weights[codes])
+        elif turn:
+            scores, partials = model.evaluate(squared, weights[codes])
+            by_weight = partials.by_weight
         scores = scores + ranked.offsets
         if loss == "lambda":
             by_score = lambda_loss(scores, ranked)[1] * ranked.n_queries
-            gradient = np.add.reduceat(by_score[:, None] * partials.by_weight, first)
+            gradient = np.add.reduceat(by_score[:, None] * by_weight, first)
         else:
             # a document of each query that has less relevant ones, and a violator of its margin
             better = first + (rng.random(ranked.n_queries) * n_better).astype(np.intp)
             lower = ranked.lower[better]
             worse, rank_error = draw_violators(scores, better, lower, ends, rng, margin)
             weight = rank_weight(rank_error)[:, None]
-            gradient = weight * (partials.by_weight[worse] - partials.by_weight[better])
+            gradient = weight * (by_weight[worse] - by_weight[better])
         weights = weights - step * gradient
         if model.kernel == "damped":
             weights = np.maximum(weights, 0)
