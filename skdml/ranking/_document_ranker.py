@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,7 +15,7 @@ from ..utils import validation as checks
 from ..utils._bases import BaseEstimator
 from ..utils._parallel import limit_threads
 from ..utils._sklearn import EstimatorMixin
-from ..utils._typing import MatrixLike
+from ..utils._typing import MatrixLike, Request
 from ._anchor_model import AnchorModel, QueryWeights
 from ._documents import Missing, check_rows, group_rows
 from ._linear import LinearPart
@@ -38,6 +38,13 @@ class DocumentRanker(EstimatorMixin, BaseEstimator):
     _normalizer: Normalizer
     _documents: NDArray | None
     _weights: QueryWeights
+
+    if TYPE_CHECKING:  # scikit-learn makes these from the signatures, for metadata routing
+
+        def set_predict_request(self, *, qid: Request = None, query: Request = None) -> Self: ...
+        def set_score_request(
+            self, *, qid: Request = None, sample_weight: Request = None
+        ) -> Self: ...
 
     def predict(
         self,

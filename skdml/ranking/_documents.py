@@ -117,6 +117,18 @@ def check_rows(estimator: Any, X: MatrixLike, name: str = "X", **options: Any) -
     return checks.as_dense(validate_rows(estimator, X, name, **options), name)
 
 
+def check_documents(
+    ranker: Any, X: MatrixLike, y: Any, qid: Any, *, reset: bool = False, suffix: str = ""
+) -> tuple[NDArray, NDArray, Queries]:
+    """Return documents, their grades and their queries, for `fit` of a ranker."""
+    hint = " Pass the relevance of each document."
+    checks.check_given(y, type(ranker).__name__, hint, f"y{suffix}")
+    least = 2 if reset else 1  # one document has no order
+    X = check_rows(ranker, X, f"X{suffix}", reset=reset, ensure_min_samples=least)
+    y = checks.check_grades(y, f"y{suffix}", len(X))
+    return X, y, group_rows(qid, len(X), f"qid{suffix}")
+
+
 def group_rows(qid: ArrayLike | None, n_rows: int, name: str = "qid") -> Queries:
     """Group rows by query id; None means that all are of one query."""
     if qid is None:

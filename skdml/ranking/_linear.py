@@ -361,12 +361,12 @@ def _try_squares(flat, parts, sums):
     tried = []
     for names in CANDIDATES:
         keep = _indices(places(names), len(flat) // N_BASIS)
-        scores, mean = np.empty((len(REGS), flat.shape[1])), 0.0
+        scores, mean = np.empty((len(REGS), flat.shape[1])), np.zeros((len(keep), len(REGS)))
         for fold, (rows, _) in enumerate(parts):
             others = _others(sums, fold).part(keep)
             found = Spectrum(others.scatter).solve(others.products, REGS)
             scores[:, rows] = found.T @ flat[keep, rows]
-            mean = mean + found / len(parts)
+            mean += found / len(parts)
         tried += [
             _Tried("squares", names, float(reg), *both)
             for reg, both in zip(REGS, zip(scores, mean.T, strict=True), strict=True)
@@ -387,7 +387,8 @@ def _try_listwise(flat, factors, targets, parts, sums):
     base, wanted = flat[keep], targets.centred()
     n_queries, n_base = len(targets.weights), len(keep)
     n_products = min(_MAX_PRODUCTS, int(_PRODUCTS_SHARE * n_queries))
-    scores, mean = np.empty((len(LISTWISE_REGS), flat.shape[1])), np.zeros((n_base, 1))
+    scores = np.empty((len(LISTWISE_REGS), flat.shape[1]))
+    mean = np.zeros((n_base, len(LISTWISE_REGS)))
     interactions = np.zeros((len(LISTWISE_REGS), len(factors), len(factors)))
     for fold, (rows, _) in enumerate(parts):
         others = _others(sums, fold).part(keep)
@@ -402,7 +403,7 @@ def _try_listwise(flat, factors, targets, parts, sums):
         spectrum = Spectrum(_join_scatter(others.scatter, base, products, without))
         found = fit_listwise(columns, without, spectrum, LISTWISE_REGS)
         scores[:, rows] = found.T @ columns[:, rows]
-        mean = mean + found[:n_base] / len(parts)
+        mean += found[:n_base] / len(parts)
         for place, half in enumerate(_PRODUCT_SCALE / 2 / len(parts) * found[n_base:].T):
             np.add.at(interactions[place], pairs, half)
             np.add.at(interactions[place], pairs[::-1], half)

@@ -13,7 +13,6 @@ from scipy.linalg import LinAlgError
 from sklearn.utils import check_random_state
 
 from ..linear import MahalanobisMetric
-from ..utils import validation as checks
 from ..utils._fit import FitProgress, fit_method
 from ..utils._parallel import computed, find_client, limit_threads
 from ..utils._sklearn import Interval, StrOptions
@@ -28,8 +27,8 @@ from ._anchor_model import (
 from ._document_ranker import DocumentRanker
 from ._documents import (
     Measure,
+    check_documents,
     check_query_weights,
-    check_rows,
     draw_sample,
     fit_missing,
     group_rows,
@@ -53,17 +52,17 @@ class LocalGMMLRanker(DocumentRanker):
     r"""Rank documents by a linear part and by distances to learned ideal documents.
 
     The linear part comes first: least squares on differences of documents of the same query, in
-    closed form, and a listwise loss from there, on several views of the features. What does well on
-    queries that are held out counts. Local metrics learn what is left: a document is better if it
-    is near an "ideal candidate document" and far from an anti-ideal one, each with a metric in
-    closed form (GMML) from a group of queries whose relevant documents are alike:
+    closed form, and a listwise loss, on views of the features and products of two of them. What
+    does well on queries that are held out counts. Local metrics learn what is left: a document is
+    better if it is near an "ideal candidate document" and far from an anti-ideal one, each with a
+    metric in closed form (GMML) from a group of queries whose relevant documents are alike:
 
     .. math:: f(p) = c^T v(p) + w \Big( \log \sum_r \Phi_r e^{-\rho_r \|p - p_r\|^2_{M_r}}
               - \log \sum_r \Psi_r e^{-\sigma_r \|p - a_r\|^2_{N_r}} \Big)
 
     with views v, ideal documents p, their metrics M, and anti-ideal documents a, their metrics N.
-    The weight w is chosen on queries held out, and may be zero. Read more in the
-    :ref:`user guide <ranking>`.
+    The weight w is chosen on queries held out, and is zero unless local metrics are clearly
+    better than none. Read more in the :ref:`user guide <ranking>`.
 
     Parameters
     ----------
@@ -78,10 +77,11 @@ class LocalGMMLRanker(DocumentRanker):
         by what a swap would change in NDCG; "warp" draws violators of a margin and weights them by
         their estimated rank.
     normalize : {"query", "column", "both"} or None, default="query"
-        What the local metrics see. "query" replaces each feature by its z-score or its rank among
-        the documents of the query, whichever correlates more with the relevance, and leaves out
-        features that do not correlate with it. "column" divides each feature by its norm over the
-        training documents, "both" does both, None leaves it alone.
+        What the local metrics see. "query" replaces each feature by its z-score among the
+        documents of the query, and leaves out features that do not correlate with the relevance;
+        without linear part, or if that has ranks, by its rank where that correlates more. "column"
+        divides each feature by its norm over the training documents, "both" does both, None leaves
+        it alone.
     linear : bool, default=True
         Whether there is a linear part.
     learn_anchors : bool, default=True
@@ -109,8 +109,8 @@ class LocalGMMLRanker(DocumentRanker):
     early_stopping : bool, default=True
         Stop when the loss on held-out queries has not fallen for 5 epochs, 10 if `linear` is
         false, and keep the best epoch. The queries are `X_val` if given to `fit`, else a part of
-        the training queries: each quarter once, or a fifth if `linear` is false. With fewer than
-        10 queries none is held out.
+        the training queries: a quarter, or a fifth if `linear` is false. With fewer than 10
+        queries none is held out.
     n_jobs : int, default=None
         Workers, as in joblib. Under joblib's "dask" backend, or with dask arrays and an active
         client, the cluster works, with whole queries per task.
@@ -126,14 +126,15 @@ class LocalGMMLRanker(DocumentRanker):
         is w. "views", "reg" and "loss" are those of the best linear ranker, and "members" has all
         that were tried as dicts, with their NDCG and their share. Empty if `linear` is false.
     coef_ : ndarray of shape (n_columns, n_linear_features)
-        The coefficients of the linear part: z-score, rank, value, hinges of z-scores, hinges of
-        values; zeros if `linear` is false. Features with missing cells have an indicator, which
-        is on the right.
+        The coefficients of the linear part: z-score, rank, value, hinges of z-scores; zeros if
+        `linear` is false. Features with missing cells have an indicator, which is on the right.
+    interactions_ : ndarray of shape (2 * n_linear_features, 2 * n_linear_features)
+        The coefficients of products of z-scores (first) and values (then) of two features,
+        symmetric; zeros where there are none.
     support_ : ndarray of shape (n_linear_features,), dtype=bool
         The features that the local metrics use.
     anchors_ : ndarray of shape (n_anchors, n_normalized_features)
-        The ideal documents, then the anti-ideal ones, as normalised features; of one fold after
-        the other.
+        The ideal documents, then the anti-ideal ones, as normalised features.
     metrics_ : list of MahalanobisMetric
         Their metrics, a scaled identity plus low rank unless `learn_metrics`.
     weights_ : ndarray of shape (n_anchors,)
@@ -144,7 +145,7 @@ class LocalGMMLRanker(DocumentRanker):
         Phi of each training query; empty if `query_weights` is "shared".
     history_ : dict of str to list
         Per epoch of the local metrics: "loss", if queries were held out their "validation_loss" and
-        their "ndcg" with the linear part, "seconds" since the start of training, and the "fold".
+        their "ndcg" with the linear part, and the "seconds" since the start of training.
     n_features_in_ : int
         Number of features seen during `fit`.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -215,7 +216,7 @@ class LocalGMMLRanker(DocumentRanker):
     query_weights_: dict[Any, NDArray]
     history_: dict[str, list[float]]
 
-    if TYPE_CHECKING:  # scikit-learn makes these from the signatures, for metadata routing
+    if TYPE_CHECKING:  # scikit-learn makes it from the signature, for metadata routing
 
         def set_fit_request(
             self,
@@ -225,10 +226,6 @@ class LocalGMMLRanker(DocumentRanker):
             X_val: Request = None,
             y_val: Request = None,
             qid_val: Request = None,
-        ) -> Self: ...
-        def set_predict_request(self, *, qid: Request = None, query: Request = None) -> Self: ...
-        def set_score_request(
-            self, *, qid: Request = None, sample_weight: Request = None
         ) -> Self: ...
 
     def __init__(
@@ -318,7 +315,7 @@ class LocalGMMLRanker(DocumentRanker):
         client = find_client(None, X)
         X = computed(X)
         given_X, given_y = X, y
-        X, y, queries = self._check_documents(X, y, qid, reset=True)
+        X, y, queries = check_documents(self, X, y, qid, reset=True)
         if qid is None:
             rows = repeat_documents(X, y, sample_weight)
             X, y, sample_weight = X[rows], y[rows], None
@@ -328,7 +325,7 @@ class LocalGMMLRanker(DocumentRanker):
         X = self._missing.fill(X, queries)
         given = None
         if X_val is not None:
-            given = self._check_documents(X_val, y_val, qid_val, suffix="_val")
+            given = check_documents(self, X_val, y_val, qid_val, suffix="_val")
             given = self._missing.fill(given[0], given[2], "X_val"), *given[1:]
         elif y_val is not None or qid_val is not None:
             raise ValueError("y_val or qid_val was given without X_val: pass all of them.")
@@ -400,9 +397,10 @@ class LocalGMMLRanker(DocumentRanker):
             local = self._fit_local(ranked, validation, given, rng, progress, client)
             self.history_ = local.history
             self.__dict__.update(_attributes(local.model, local.weight))
-            self.contributions_ = self._describe(local)
-            if self._linear is not None:  # what only the fit needs
-                empty = np.empty(0)
+            self.contributions_ = {}
+            if self._linear is not None:
+                self.contributions_ = local.contributions(self._linear.members)
+                empty = np.empty(0)  # what only the fit needs
                 self._linear = replace(self._linear, members=[], held_out=empty, folds=empty)
             if self.query_weights != "shared":
                 # Without qid, the one query of predict is that of fit.
@@ -412,14 +410,6 @@ class LocalGMMLRanker(DocumentRanker):
                 centres = np.array([X[drawn.rows(q)].mean(axis=0) for q in range(len(drawn.ids))])
                 self._weights = replace(self._weights, centres=centres, scale=column_scale(X))
         return self
-
-    def _check_documents(self, X, y, qid, reset=False, suffix=""):
-        hint = " Pass the relevance of each document."
-        checks.check_given(y, type(self).__name__, hint, f"y{suffix}")
-        least = 2 if reset else 1  # one document has no order
-        X = check_rows(self, X, f"X{suffix}", reset=reset, ensure_min_samples=least)
-        y = checks.check_grades(y, f"y{suffix}", len(X))
-        return X, y, group_rows(qid, len(X), f"qid{suffix}")
 
     def _fit_local(self, ranked, validation, given, rng, progress, client):
         """Fit the local metrics, beside the linear part if there is one."""
@@ -479,28 +469,11 @@ class LocalGMMLRanker(DocumentRanker):
             learned.append("weights")  # the thesis has none that queries share
         if not learned:
             return model, {"loss": [], "seconds": []}
-        return train(
-            model,
-            training,
-            validation,
-            tuple(learned),
-            self.loss,
-            self.max_epochs,
-            rng=rng,
-            progress=progress,
-            attributes=partial(_attributes, weight=1.0),
-            patience=_PATIENCE if self.linear else 10,
-            margin=self.margin,
-        )
-
-    def _describe(self, local):
-        """Return `contributions_`."""
-        if self._linear is None:
-            return {}
-        members = [member._asdict() for member in self._linear.members]
-        best = {name: members[0][name] for name in ("views", "reg", "loss")}
-        ndcg = local.ndcg or {"linear": members[0]["ndcg"], "sum": members[0]["ndcg"]}
-        return {**ndcg, "weight": local.weight, **best, "members": members}
+        options: dict[str, Any] = {"patience": _PATIENCE if self.linear else 10}
+        options |= {"attributes": partial(_attributes, weight=1.0), "progress": progress}
+        options |= {"margin": self.margin, "rng": rng}
+        data = model, training, validation, tuple(learned), self.loss, self.max_epochs
+        return train(*data, **options)
 
     def _refine(self, ranked, ids, rng):
         """Give training queries weights of their own."""

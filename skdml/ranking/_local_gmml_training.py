@@ -334,6 +334,14 @@ class LocalPart:
     ndcg: dict[str, float]
     history: dict[str, list]
 
+    def contributions(self, members: list) -> dict[str, Any]:
+        """Return what each part contributes, given the linear rankers that were tried."""
+        best = members[0]
+        ndcg = self.ndcg or {"linear": best.ndcg, "sum": best.ndcg}
+        described = {"views": best.views, "reg": best.reg, "loss": best.loss}
+        tried = [member._asdict() for member in members]
+        return {**ndcg, "weight": self.weight, **described, "members": tried}
+
 
 def start_beside(model: AnchorModel, ranked: RankedQueries) -> AnchorModel:
     """Return the model with the amplitude at which it helps most beside the offsets."""

@@ -100,6 +100,21 @@ def test_many_documents_are_sampled(data, monkeypatch):
 # Queries
 
 
+def test_frames_teach_and_rank_like_arrays(data, ranker):
+    polars = pytest.importorskip("polars")
+    X, y, qid = data
+    names = [f"query {number}" for number in qid]
+    frame = polars.DataFrame(X, schema=[f"f{i}" for i in range(5)])
+    found = quick().fit(frame, polars.Series(y), qid=polars.Series(names))
+    assert found.feature_names_in_.tolist() == frame.columns
+    expected = ranker.predict(X, qid)
+    np.testing.assert_array_equal(found.predict(frame, qid=polars.Series(names)), expected)
+    score = found.score(frame, polars.Series(y), polars.Series(names))
+    assert score == pytest.approx(ranker.score(X, y, qid), abs=1e-12)
+    with pytest.raises(ValueError, match="feature names"):
+        found.predict(frame.rename({"f0": "other"}), qid=names)
+
+
 def test_no_qid_after_a_fit_with_qid_is_an_error(data, ranker):
     X, y, qid = data
     for call in (ranker.predict, ranker.explain):
