@@ -93,9 +93,9 @@ class DocumentRanker(EstimatorMixin, BaseEstimator):
         -------
         explanation : Bunch
             `features`, of shape (n_documents, n_features): what each feature adds through the
-            linear part, with half of each product, less its mean in the query. `documents`, of shape (n_documents,
-            n_anchors): what each of the `anchors_` adds, negative for a document near an
-            anti-ideal one. The two, summed up, are the `scores`.
+            linear part, with half of each product, less its mean in the query. `documents`, of
+            shape (n_documents, n_anchors): what each of the `anchors_` adds, negative for a
+            document near an anti-ideal one. The two, summed up, are the `scores`.
         """
         X, queries, known, _ = self._check_asked(X, qid, None)
         features = np.zeros((len(X), self.n_features_in_))

@@ -8,14 +8,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from ..utils._parallel import make_shards
-from ._documents import Measure, Queries, RankedQueries, mean_ndcg_of
+from ._documents import RankedQueries, mean_ndcg_of
 from ._local_gmml_training import pair_loss
 from ._views import N_BASIS, Views, centre, fit_views, places
 
@@ -36,7 +35,6 @@ N_FOLDS = 4
 # 1/e in the mean: about the standard error of the difference of two rankers.
 _SOFTNESS = 0.08
 _LEAST_SHARE = 0.05  # of the share of the best
-_BLOCK = 4_000  # rows of a block of documents
 _TEMPERATURES = np.exp2(np.arange(-6.0, 7.0))
 
 
@@ -79,6 +77,21 @@ class Targets(NamedTuple):
         largest = np.maximum.reduceat(np.abs(t), self.starts[:-1])
         return t / np.repeat(np.where(largest > 0, largest, 1.0), np.diff(self.starts))
 
+    def listwise(self) -> Callable[[NDArray], tuple[float, NDArray]]:
+        """Return the listwise softmax loss and its gradient, as a function of scores."""
+        starts, sizes = self.starts[:-1], np.diff(self.starts)
+        total = np.add.reduceat(self.gains, starts)
+        weight = np.repeat(np.where(total > 0, self.weights, 0.0), sizes)
+        wanted = weight * self.gains / np.repeat(np.where(total > 0, total, 1.0), sizes)
+
+        def loss(scores: NDArray) -> tuple[float, NDArray]:
+            scores = scores - np.repeat(np.maximum.reduceat(scores, starts), sizes)
+            shares = np.exp(scores, dtype=np.float64)
+            sums = np.repeat(np.add.reduceat(shares, starts), sizes)
+            return float(-wanted @ (scores - np.log(sums))), weight * shares / sums - wanted
+
+        return loss
+
     def part(self, first: int, last: int) -> Targets:
         """Return the queries from `first` to before `last`."""
         starts = self.starts[first : last + 1]
@@ -97,8 +110,9 @@ def sums_of(columns: NDArray, targets: Targets) -> Sums:
     """
     sizes = np.diff(targets.starts)
     weight = np.repeat(targets.weights / sizes, sizes)
-    scaled = columns * np.sqrt(weight)
-    return Sums(scaled @ scaled.T, columns @ (weight * targets.centred()))
+    scaled = columns * np.sqrt(weight).astype(columns.dtype)
+    wanted = (weight * targets.centred()).astype(columns.dtype)
+    return Sums(scaled @ scaled.T, columns @ wanted)
 
 
 class Spectrum:
@@ -128,11 +142,7 @@ def fit_listwise(
     scatter, so that steps in the coordinates of its spectrum are nearly Newton's: the first from
     zero is least squares. Products are of the precision of `columns`.
     """
-    starts, sizes = targets.starts[:-1], np.diff(targets.starts)
-    total = np.add.reduceat(targets.gains, starts)
-    weight = np.repeat(np.where(total > 0, targets.weights, 0.0), sizes)
-    wanted = weight * targets.gains / np.repeat(np.where(total > 0, total, 1.0), sizes)
-    vectors, dtype = spectrum.vectors, columns.dtype
+    vectors, dtype, listwise = spectrum.vectors, columns.dtype, targets.listwise()
     coordinates = np.zeros(len(columns))
     found = []
     for reg in regs:
@@ -141,14 +151,9 @@ def fit_listwise(
 
         def loss(point: NDArray, step: NDArray = step, penalty: float = penalty) -> tuple:
             c = step * point
-            scores = ((vectors @ c).astype(dtype) @ columns).astype(np.float64)
-            scores -= np.repeat(np.maximum.reduceat(scores, starts), sizes)
-            shares = np.exp(scores)
-            sums = np.repeat(np.add.reduceat(shares, starts), sizes)
-            value = -wanted @ (scores - np.log(sums)) + penalty / 2 * c @ c
-            by_score = weight * shares / sums - wanted
+            value, by_score = listwise((vectors @ c).astype(dtype) @ columns)
             gradient = vectors.T @ (columns @ by_score.astype(dtype)) + penalty * c
-            return value, step * gradient
+            return value + penalty / 2 * c @ c, step * gradient
 
         options = {"maxiter": n_steps}
         result = minimize(loss, coordinates / step, jac=True, method="L-BFGS-B", options=options)
@@ -250,9 +255,7 @@ class LinearPart:
         return self.views.by_feature(X, starts, self.coefficients, self.interactions, documents)
 
 
-def fit_linear(
-    X: NDArray, ranked: RankedQueries, all_sums: Callable[..., Sums] | None = None
-) -> LinearPart:
+def fit_linear(X: NDArray, ranked: RankedQueries) -> LinearPart:
     """Fit linear rankers to views of documents and take the mean of those that do well.
 
     Parameters
@@ -261,9 +264,6 @@ def fit_linear(
         The documents, query by query, the queries in random order.
     ranked : RankedQueries
         All of these queries, sorted by grade; their features are not used.
-    all_sums : callable, default=None
-        ``all_sums(views, used)`` returns the sums over more documents than these. Least squares
-        are solved with them in the end.
 
     Returns
     -------
@@ -288,7 +288,7 @@ def fit_linear(
         found.ndcg = mean_ndcg_of(found.scores[ranked.origin], ranked)
     shares = _shares(tried, _SOFTNESS / np.sqrt(ranked.n_queries))
     chosen = [(one, share) for one, share in zip(tried, shares, strict=True) if share > 0]
-    _solve_again([one for one, _ in chosen], views, sums, all_sums)
+    _solve_again([one for one, _ in chosen], sum_all(sums), X.shape[1])
     coefficients, scores = np.zeros((N_BASIS, X.shape[1])), np.zeros(len(X))
     interactions = None
     for one, share in chosen:
@@ -299,13 +299,14 @@ def fit_linear(
             before = 0.0 if interactions is None else interactions
             interactions = before + factor * one.interactions
     unit = _temperature(scores[ranked.origin], ranked)
+    coefficients *= unit
+    interactions = None if interactions is None else unit * interactions
     members = [
         Member(one.loss, one.views, one.reg, one.ndcg, float(share))
         for one, share in zip(tried, shares, strict=True)
     ]
     members.sort(key=lambda member: -member.ndcg)
-    interactions = None if interactions is None else unit * interactions
-    return LinearPart(views, unit * coefficients, interactions, members, unit * scores, folds)
+    return LinearPart(views, coefficients, interactions, members, unit * scores, folds)
 
 
 def _temperature(scores, ranked):
@@ -436,21 +437,12 @@ def _shares(tried, softness):
     return shares / shares.sum()
 
 
-def _solve_again(chosen, views, sums, all_sums):
-    """Solve least squares with the sums over all documents, of the columns that are needed."""
-    squares = [one for one in chosen if one.loss == "squares"]
-    if not squares:
-        return
-    n_features = len(views.centre)
-    used = places(name for one in squares for name in one.views)
-    if all_sums is None:
-        total = sum_all(sums).part(_indices(used, n_features))
-    else:
-        total = all_sums(views, used)
+def _solve_again(chosen, total, n_features):
+    """Solve least squares with the sums over all folds."""
     spectra: dict[tuple, tuple] = {}
-    for one in squares:
+    for one in (one for one in chosen if one.loss == "squares"):
         if one.views not in spectra:
-            part = total.part(_indices(np.searchsorted(used, one.used), n_features))
+            part = total.part(_indices(one.used, n_features))
             spectra[one.views] = Spectrum(part.scatter), part.products
         spectrum, products = spectra[one.views]
         one.solution = spectrum.solve(products, np.array([one.reg]))[:, 0]
@@ -459,33 +451,3 @@ def _solve_again(chosen, views, sums, all_sums):
 def _indices(used, n_features):
     """Return the rows of flat columns that some of the columns of each feature have."""
     return (used[:, None] * n_features + np.arange(n_features)).ravel()
-
-
-def make_blocks(
-    X: NDArray, y: NDArray, queries: Queries, weights: NDArray | None, measure: Measure
-) -> list[tuple[NDArray, Targets]]:
-    """Return documents in blocks of whole queries, with their targets; a view where it can be."""
-    blocks, first = [], 0
-    for chunk in queries.chunks(_BLOCK):
-        rows, last = chunk.order, first + len(chunk.ids)
-        adjacent = rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all()
-        part = X[rows[0] : rows[-1] + 1] if adjacent else X[rows]
-        best = np.repeat(np.maximum.reduceat(y[rows], chunk.starts[:-1]), chunk.sizes)
-        own = np.ones(len(chunk.ids)) if weights is None else weights[first:last]
-        blocks.append((part, Targets(chunk.starts, measure.worth(y[rows], best), own)))
-        first = last
-    return blocks
-
-
-def sum_blocks(blocks: list, workers: dict[str, Any], views: Views, used: NDArray) -> Sums:
-    """Return the sums over blocks of documents; `workers` are the options of `make_shards`."""
-    with make_shards(blocks, **workers) as shards:
-        total = shards.sum(_block_sums, views, used)
-    return Sums(total[:, :-1], total[:, -1])
-
-
-def _block_sums(block, views, used):
-    X, targets = block
-    columns = views.columns(X, targets.starts, used)
-    scatter, products = sums_of(columns.reshape(-1, len(X)), targets)
-    return np.column_stack([scatter, products])

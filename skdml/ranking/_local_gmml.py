@@ -37,7 +37,8 @@ from ._documents import (
     several_grades,
     sort_queries,
 )
-from ._linear import fit_linear, make_blocks, sum_blocks
+from ._linear import fit_linear
+from ._linear_refinement import make_blocks, refine
 from ._local_gmml_training import LocalPart, choose_weight, fit_query_weights, start_beside, train
 from ._views import N_BASIS, column_scale, fit_normalizer, sort_validation
 
@@ -165,7 +166,7 @@ class LocalGMMLRanker(DocumentRanker):
     `fit` has an indicator of them.
 
     With many documents, the choice of the linear part and the local metrics are learned from as
-    many queries as have 1.25 million cells; the coefficients of least squares from all.
+    many queries as have 1.25 million cells; the linear part is then refined by all.
 
     References
     ----------
@@ -366,15 +367,14 @@ class LocalGMMLRanker(DocumentRanker):
             if weights is not None:
                 own["weights"] = weights[sample] / weights[sample].mean()
             if self.linear:
-                all_sums = None
+                rows = drawn.order
+                ranked, _ = sort_queries(np.empty((len(rows), 0)), y[rows], drawn, measure)
+                self._linear = fit_linear(X[rows], replace(ranked, **own))
                 if len(sample) < len(kept):
                     counted = None if weights is None else weights[kept]
                     blocks = make_blocks(X, y, queries.take(kept), counted, measure)
                     workers = {"n_jobs": self.n_jobs, "client": client}
-                    all_sums = partial(sum_blocks, blocks, workers)
-                rows = drawn.order
-                ranked, _ = sort_queries(np.empty((len(rows), 0)), y[rows], drawn, measure)
-                self._linear = fit_linear(X[rows], replace(ranked, **own), all_sums)
+                    self._linear = refine(self._linear, blocks, len(sample), **workers)
                 self.coef_ = self._linear.coefficients
                 if self._linear.interactions is not None:
                     self.interactions_ = self._linear.interactions

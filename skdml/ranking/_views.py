@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -19,7 +19,7 @@ N_KNOTS = 4
 VIEWS = {"z": 1, "rank": 1, "value": 1, "hinges": N_KNOTS}
 N_BASIS = sum(VIEWS.values())
 _FIRST_HINGE = N_BASIS - N_KNOTS
-_PLAIN = ("z", "ranks", "values")  # attributes of `_Seen` that are the columns before
+_PLAIN = ("z", "ranks", "values")  # attributes of `Seen` that are the columns before
 # Beyond these, z-scores have no further hinges; global values are clipped.
 _Z_RANGE = -3.0, 4.0
 _VALUE_RANGE = -5.0, 5.0
@@ -75,7 +75,7 @@ class Views:
             One row per column: contiguous in memory.
         """
         out = np.empty((len(used), X.shape[1], len(X)))
-        seen = _Seen(self, X, starts)
+        seen = Seen(self, X, starts)
         for row, (_, column) in zip(out, seen.columns(used), strict=True):
             row[:] = centre(column, starts)
         return out
@@ -85,7 +85,7 @@ class Views:
 
         X and `starts` are those of `columns`.
         """
-        return _Seen(self, X, starts).factors(np.arange(2 * X.shape[1]))
+        return Seen(self, X, starts).factors(np.arange(2 * X.shape[1]))
 
     def scores(
         self,
@@ -109,14 +109,7 @@ class Views:
             The documents to which the rows are relative, all of one query: then the rows do not
             change each other's scores. Without it, scores have the mean 0 in every query.
         """
-        seen = _Seen(self, X, starts, documents)
-        total = np.zeros(len(X))
-        for place, column in seen.columns(np.flatnonzero(coefficients.any(axis=1))):
-            total += coefficients[place] @ column
-        if interactions is not None:
-            kept = np.flatnonzero(interactions.any(axis=0))
-            v = seen.factors(kept)
-            total += np.einsum("in,in->n", interactions[np.ix_(kept, kept)] @ v, v)
+        total = Seen(self, X, starts, documents).scores(coefficients, interactions)
         return total if documents is not None else centre(total[None], starts)[0]
 
     def by_feature(
@@ -131,7 +124,7 @@ class Views:
 
         Half of a product is added by each of its factors.
         """
-        seen = _Seen(self, X, starts, documents)
+        seen = Seen(self, X, starts, documents)
         total = np.zeros(X.shape[::-1])
         for place, column in seen.columns(np.flatnonzero(coefficients.any(axis=1))):
             total += coefficients[place][:, None] * column
@@ -141,25 +134,30 @@ class Views:
         return (total if documents is not None else centre(total, starts)).T
 
 
-class _Seen:
+class Seen:
     """What views see of documents, each thing computed once; one row per feature."""
 
-    def __init__(self, views, X, starts, documents=None):
+    def __init__(
+        self, views: Views, X: NDArray, starts: NDArray, documents: NDArray | None = None
+    ) -> None:
         self.views, self.starts, self.documents = views, starts, documents
         self.raw = np.ascontiguousarray(X.T, dtype=np.float64)
 
     @cached_property
-    def z(self):
+    def z(self) -> NDArray:
+        """Z-scores within the query."""
         if self.documents is None:
             return standardise(self.raw, self.starts, 1.0)
         return np.ascontiguousarray(place_z_scores(self.raw.T, self.documents).T)
 
     @cached_property
-    def clipped_z(self):
+    def clipped_z(self) -> NDArray:
+        """The same, without extremes."""
         return np.clip(self.z, *_Z_RANGE)
 
     @cached_property
-    def values(self):
+    def values(self) -> NDArray:
+        """Global z-scores, clipped."""
         views = self.views
         with np.errstate(over="ignore"):
             values = self.raw - views.centre[:, None]
@@ -167,12 +165,24 @@ class _Seen:
         return np.clip(values, *_VALUE_RANGE, out=values)
 
     @property
-    def ranks(self):
+    def ranks(self) -> NDArray:
+        """Ranks within the query."""
         if self.documents is None:
             return rank_values(self.raw, self.starts, _RANK_SCALE)
         return _RANK_SCALE * place_ranks(self.raw.T, self.documents).T
 
-    def columns(self, used):
+    def scores(self, coefficients: NDArray, interactions: NDArray | None) -> NDArray:
+        """Return scores, see `Views.scores`; within a query, they have any mean."""
+        total = np.zeros(self.raw.shape[1])
+        for place, column in self.columns(np.flatnonzero(coefficients.any(axis=1))):
+            total += coefficients[place] @ column
+        if interactions is not None:
+            kept = np.flatnonzero(interactions.any(axis=0))
+            v = self.factors(kept)
+            total += np.einsum("in,in->n", interactions[np.ix_(kept, kept)] @ v, v)
+        return total
+
+    def columns(self, used: NDArray) -> Iterator[tuple[int, NDArray]]:
         """Yield the place of a column and the column, which the next one may overwrite."""
         hinges = None
         for place in used:
@@ -183,7 +193,7 @@ class _Seen:
             hinges = np.subtract(self.clipped_z, knots[:, None], out=hinges)
             yield place, np.maximum(hinges, 0, out=hinges)
 
-    def factors(self, kept):
+    def factors(self, kept: NDArray) -> NDArray:
         n_features = len(self.raw)
         first = np.searchsorted(kept, n_features)
         return np.concatenate(

@@ -15,11 +15,10 @@ from skdml.ranking._linear import (
     choose_products,
     fit_linear,
     fit_listwise,
-    make_blocks,
-    sum_blocks,
     sums_of,
     targets_of,
 )
+from skdml.ranking._linear_refinement import block_loss, make_blocks, refine
 from skdml.ranking._views import N_BASIS, N_KNOTS, VIEWS, centre, fit_views, places
 from tests.ranking.ranking_toys import finite_differences
 
@@ -77,25 +76,6 @@ def test_spectrum_solves_for_every_penalty():
     for reg, column in zip(regs, solved.T, strict=True):
         expected = np.linalg.solve(sums.scatter + reg * unit * np.eye(3), sums.products)
         np.testing.assert_allclose(column, expected, atol=1e-10)
-
-
-def test_blocks_have_the_sums_of_the_whole():
-    X, y, qid = make_problem(20)
-    order = np.random.default_rng(0).permutation(len(X))
-    X, y, qid = X[order], y[order], qid[order]
-    queries = group_rows(qid, len(X))
-    weights = np.random.default_rng(1).uniform(0.5, 2, 20)
-    views = fit_views(X[queries.order], queries.starts)
-    used = places(("z", "rank", "hinges"))
-    columns = views.columns(X[queries.order], queries.starts, used).reshape(-1, len(X))
-    best = np.repeat(np.maximum.reduceat(y[queries.order], queries.starts[:-1]), queries.sizes)
-    gains = Measure().worth(y[queries.order], best)
-    expected = sums_of(columns, Targets(queries.starts, gains, weights))
-    for n_jobs in (1, 2):
-        blocks = make_blocks(X, y, queries, weights, Measure())
-        found = sum_blocks(blocks, {"n_jobs": n_jobs}, views, used)
-        for one, other in zip(found, expected, strict=True):
-            np.testing.assert_allclose(one, other, atol=1e-10)
 
 
 # Listwise loss
@@ -297,3 +277,61 @@ def test_linear_gains_and_cutoff():
         ideal = ranked.grades[own][:3] @ (1 / np.log2([2, 3, 4]))
         np.testing.assert_allclose(ranked.gains[own], ranked.grades[own] / ideal)
     assert mean_ndcg_of(-np.arange(60.0), ranked) == pytest.approx(1)
+
+
+# All documents
+
+
+def make_many():
+    X, y, qid = make_interacting()
+    order = np.random.default_rng(0).permutation(len(X))
+    X, y, qid = X[order], y[order], qid[order]
+    queries = group_rows(qid, len(X))
+    sample = queries.take(np.arange(40))
+    ranked = sort_queries(X[sample.order], y[sample.order], sample)[0]
+    return X, y, queries, fit_linear(X[sample.order], ranked)
+
+
+def test_the_gradient_of_a_block_against_finite_differences():
+    X, y, queries, part = make_many()
+    weights = np.random.default_rng(1).uniform(0.5, 2, 100)
+    (block,) = make_blocks(X, y, queries, weights, Measure())
+    used, pairs = np.array([0, 2, 4]), (np.array([0, 1, 4]), np.array([1, 5, 4]))
+    c, Q = np.zeros((N_BASIS, 4)), np.zeros((8, 8))
+    c[used] = np.random.default_rng(2).standard_normal((3, 4))
+
+    def loss(point):
+        coefficients, moved = c.copy(), Q.copy()
+        coefficients[used] = point[:12].reshape(3, 4)
+        for cells in (pairs, pairs[::-1]):
+            np.add.at(moved, cells, point[12:] / 2)
+        return block_loss(block, part.views, coefficients, moved, used, pairs)
+
+    at = np.concatenate([c[used].ravel(), [0.5, -1.0, 0.3]])
+    found = loss(at)
+    expected = finite_differences(lambda point: loss(point)[0], at)
+    np.testing.assert_allclose(found[1:], expected, atol=1e-5)
+    # blocks add up
+    parts = make_blocks(X, y, queries, weights, Measure(), n_rows=200)
+    assert len(parts) > 3
+    moved = np.zeros((8, 8))
+    moved[0, 1] = moved[1, 0] = 1.0
+    whole, *several = (
+        block_loss(one, part.views, c, moved, used, pairs) for one in (block, *parts)
+    )
+    np.testing.assert_allclose(np.sum(several, axis=0), whole, rtol=1e-9, atol=1e-9)
+
+
+def test_all_documents_refine_what_a_sample_found():
+    X, y, queries, part = make_many()
+    blocks = make_blocks(X, y, queries, None, Measure(), n_rows=200)
+    refined = [refine(part, blocks, 40, n_jobs=n_jobs) for n_jobs in (1, 2)]
+    np.testing.assert_allclose(refined[0].coefficients, refined[1].coefficients, atol=1e-8)
+    other, grades, names = make_interacting(seed=1)
+    unseen, starts = sort_rows(other, grades, names), np.arange(0, 1201, 12)
+    before, after = (
+        mean_ndcg_of(one.scores(other, starts)[unseen.origin], unseen) for one in (part, refined[0])
+    )
+    assert after > before
+    sizes = [np.std(one.scores(*blocks[0][:1], blocks[0][1].starts)) for one in (part, refined[0])]
+    assert sizes[0] == pytest.approx(sizes[1])

@@ -11,7 +11,7 @@ from sklearn.model_selection import GridSearchCV, GroupKFold
 
 from skdml import LocalGMMLRanker
 from skdml.datasets import make_ranking
-from skdml.ranking import _anchor_model, _documents, _linear
+from skdml.ranking import _anchor_model, _documents, _linear_refinement
 
 pytestmark = pytest.mark.filterwarnings("error:::skdml")
 
@@ -69,13 +69,13 @@ def test_same_result_on_a_cluster(cluster_client, data):
 
 
 @pytest.mark.parametrize(
-    ("module", "name"), [(_anchor_model, "_learn_one"), (_linear, "_block_sums")]
+    ("module", "name"), [(_anchor_model, "_learn_one"), (_linear_refinement, "block_loss")]
 )
 def test_a_dask_worker_that_dies_costs_time_only(
     cluster_client, data, tmp_path, monkeypatch, module, name
 ):
-    monkeypatch.setattr(_documents, "_MAX_CELLS", 40 * 12 * 5)  # least squares are of more queries
-    monkeypatch.setattr(_linear, "_BLOCK", 200)
+    monkeypatch.setattr(_documents, "_MAX_CELLS", 40 * 12 * 5)  # all queries refine
+    monkeypatch.setattr(_linear_refinement, "_BLOCK", 200)
     expected = make_ranker().fit(*data)
     once = tmp_path / "killed"
 
