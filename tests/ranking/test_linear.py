@@ -226,6 +226,7 @@ def test_products_win_where_features_interact():
     assert "products" in part.members[0].views
     squares = max(member.ndcg for member in part.members if member.loss == "squares")
     assert part.members[0].ndcg > squares + 0.1
+    np.testing.assert_array_equal(part.interactions, part.interactions.T)
     other, grades, queries = make_interacting(seed=1)
     scores = part.scores(other, np.arange(0, 1201, 12))
     unseen = sort_rows(other, grades, queries)
