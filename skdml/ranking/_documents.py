@@ -1,27 +1,28 @@
-"""Documents by query: grouping, sorting by relevance, and features relative to their query."""
+"""Documents by query: checks, grouping, missing cells, sorting by relevance, and NDCG."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import stdtr
-from scipy.stats import false_discovery_control, rankdata
 
-from ..utils.validation import check_vector, encode
+from ..utils import validation as checks
+from ..utils._sklearn import validate_rows
+from ..utils._typing import MatrixLike
 
-# Ranks lie between -1 and 1 and are spread evenly; so scaled, they vary as much as z-scores.
-_RANK_SCALE = np.sqrt(3.0)
-# False discovery rate of the choice of features.
-_FALSE_SHARE = 0.05
-# With fewer queries, all features are used.
-_MIN_QUERIES = 10
-# Documents that are further than this from those of fit are as far as can be: squares stay finite.
-_FAR = 1e60
+# Documents may be of any scale up to 2 to this power.
+_MOST_EXPONENT = 950
+# Rows from which medians are taken.
+_MAX_ROWS = 20_000
+# Local metrics, and the choice of the linear part, are learned from queries with so many cells.
+_MAX_CELLS = 1_250_000
+# Held out to choose the epoch of local metrics, unless the linear part has folds.
+_HELD_OUT = 0.2
+_MIN_HELD_OUT = 2
 
 
 class Measure(NamedTuple):
@@ -96,10 +97,6 @@ class Queries(_ByQuery):
         rows, starts, _ = _locate(self.starts, numbers)
         return Queries(self.ids[numbers], self.order[rows], starts)
 
-    def by_size(self) -> Queries:
-        """Return the same queries, small ones first: what is sorted by size is faster to rank."""
-        return self.take(np.argsort(self.sizes, kind="stable"))
-
     def chunks(self, n_rows: int) -> Iterator[Queries]:
         """Yield the queries in parts of about that many rows; a longer one is a part of its own."""
         begin = 0
@@ -114,11 +111,29 @@ class Queries(_ByQuery):
         return self.order[self.starts[query] : self.starts[query + 1]]
 
 
+def check_rows(estimator: Any, X: MatrixLike, name: str = "X", **options: Any) -> NDArray:
+    """Return documents as a dense matrix, in which cells may be missing."""
+    options = {"ensure_all_finite": "allow-nan", **options}
+    return checks.as_dense(validate_rows(estimator, X, name, **options), name)
+
+
+def check_documents(
+    ranker: Any, X: MatrixLike, y: Any, qid: Any, *, reset: bool = False, suffix: str = ""
+) -> tuple[NDArray, NDArray, Queries]:
+    """Return documents, their grades and their queries, for `fit` of a ranker."""
+    hint = " Pass the relevance of each document."
+    checks.check_given(y, type(ranker).__name__, hint, f"y{suffix}")
+    least = 2 if reset else 1  # one document has no order
+    X = check_rows(ranker, X, f"X{suffix}", reset=reset, ensure_min_samples=least)
+    y = checks.check_grades(y, f"y{suffix}", len(X))
+    return X, y, group_rows(qid, len(X), f"qid{suffix}")
+
+
 def group_rows(qid: ArrayLike | None, n_rows: int, name: str = "qid") -> Queries:
     """Group rows by query id; None means that all are of one query."""
     if qid is None:
         return Queries(np.zeros(1, dtype=np.intp), np.arange(n_rows), np.array([0, n_rows]))
-    ids, codes = encode(check_vector(qid, name, n_rows), name)
+    ids, codes = checks.encode(checks.check_vector(qid, name, n_rows), name)
     # Names of queries have no meaning: their order must not matter.
     by_appearance = np.argsort(np.unique(codes, return_index=True)[1])
     codes = np.argsort(by_appearance)[codes]
@@ -259,247 +274,149 @@ def positions(scores: NDArray, starts: NDArray) -> NDArray:
 
 
 def mean_ndcg_of(scores: NDArray, ranked: RankedQueries) -> float:
-    """Return the mean NDCG of scores of sorted rows.
+    """Return the mean NDCG of scores of sorted rows, by the weights of the queries."""
+    return float(np.mean(ranked.weights * ndcg_of(scores, ranked)))
+
+
+def ndcg_of(scores: NDArray, ranked: RankedQueries) -> NDArray:
+    """Return the NDCG of each query, given scores of sorted rows.
 
     The rows are sorted best grade first, so ties would count as right; they are broken against
     the model instead.
     """
     # Reversed, a stable sort puts the lower grade first where scores are equal.
     position = positions(scores[::-1], len(scores) - ranked.starts[::-1])[::-1]
-    achieved = ranked.gains * ranked.measure.counted(position) * ranked.row_weights()
-    return float(np.sum(achieved) / ranked.n_queries)
+    return np.add.reduceat(ranked.gains * ranked.measure.counted(position), ranked.starts[:-1])
 
 
 @dataclass(frozen=True)
-class Normalizer:
-    """Features of documents relative to the other documents of their query.
+class Missing:
+    """What takes the place of missing cells.
 
     Attributes
     ----------
-    normalize : {"query", "column", "both"} or None
-        "query" gives z-scores and ranks among the documents of the query, "column" divides by
-        `scale`, "both" gives all three side by side.
-    scale : ndarray of shape (n_features,) or None
-        What `column_scale` found in the training rows.
-    unit : float, default=1.0
-        A factor of all features.
-    used : ndarray of shape (2 or 3, n_features), dtype=bool, default=None
-        With "query" and "both": which z-scores, ranks and scaled values there shall be. None means
-        all.
+    columns : ndarray of int
+        The features that had missing cells in training: each has an indicator of its own, which
+        says where it is missing.
+    medians : ndarray of shape (n_features,)
+        Of the training documents.
     """
 
-    normalize: str | None
-    scale: NDArray | None
-    unit: float = 1.0
-    used: NDArray | None = None
+    columns: NDArray
+    medians: NDArray
 
-    def features(self, X: NDArray, queries: Queries) -> NDArray:
-        """Return the features of the documents of queries, in the order of ``queries.order``."""
-        return np.clip(self.unclipped(X, queries), -_FAR, _FAR)
+    def fill(self, X: NDArray, queries: Queries | None, name: str = "X") -> NDArray:
+        """Return documents without missing cells, with indicators on the right.
 
-    def unclipped(self, X: NDArray, queries: Queries) -> NDArray:
-        """Return the features of documents of any scale, before there is a unit for them."""
-        X = X[queries.order].astype(np.float64, copy=False)
-        if self.normalize is None:
-            return X * self.unit
-        if self.normalize == "column":
-            return X * self.unit / self.scale
-        # One row per feature: contiguous in memory.
-        values = np.ascontiguousarray(X.T)
-        used = self.used
-        if used is None:
-            used = np.ones((3 if self.normalize == "both" else 2, len(values)), dtype=bool)
-        views = [standardise(values[used[0]], queries.starts, self.unit)]
-        views.append(rank_values(values[used[1]], queries.starts, _RANK_SCALE * self.unit))
-        if self.scale is not None:
-            views.append(values[used[2]] * (self.unit / self.scale[used[2]])[:, None])
-        return np.concatenate(views).T
-
-    def place(self, X: NDArray, documents: NDArray) -> NDArray:
-        """Return the features of rows relative to the documents of one query.
-
-        The rows do not change each other's features; the documents themselves get what `features`
-        returns.
+        A cell gets the median of its query; where all of the query are missing, or without
+        `queries`, that of the training documents. `name` is that of X in an error: numbers must
+        not be too large to be squared.
         """
-        with np.errstate(over="ignore"):
-            parts = []
-            if self.normalize in ("query", "both"):
-                parts = [place_z_scores(X, documents), _RANK_SCALE * place_ranks(X, documents)]
-            if self.normalize != "query":
-                parts.append(X if self.normalize is None else X / self.scale)
-            features = np.hstack(parts)
-            if self.used is not None:
-                features = features[:, self.used.ravel()]
-            return np.clip(features * self.unit, -_FAR, _FAR)
+        X = self._filled(X, queries)
+        checks.check_scale(X, name, exponent=_MOST_EXPONENT)
+        return X
+
+    def _filled(self, X, queries):
+        missing = np.isnan(X)
+        if not missing.any():
+            if not len(self.columns):
+                return X
+            return np.hstack([X, np.zeros((len(X), len(self.columns)), X.dtype)])
+        indicators = missing[:, self.columns].astype(X.dtype)
+        X = X.copy()
+        for column in np.flatnonzero(missing.any(axis=0)):
+            values, gone = X[:, column], missing[:, column]
+            for rows in [] if queries is None else _rows_with(gone, queries):
+                if not gone[rows].all():
+                    values[rows[gone[rows]]] = np.median(values[rows[~gone[rows]]])
+            values[np.isnan(values)] = self.medians[column]
+        return np.hstack([X, indicators])
+
+    def join(self, by_feature: NDArray) -> NDArray:
+        """Return what features add, with that of their indicators."""
+        n_features = len(self.medians)
+        joined = by_feature[:, :n_features].copy()
+        joined[:, self.columns] += by_feature[:, n_features:]
+        return joined
 
 
-def fit_normalizer(
-    X: NDArray,
-    y: NDArray,
-    queries: Queries,
-    normalize: str | None,
-    *,
-    has_unit: bool,
-    measure: Measure = NDCG_AT_10,
-) -> tuple[Normalizer, RankedQueries]:
-    """Choose scale, features and unit from the training documents.
-
-    Parameters
-    ----------
-    X : ndarray of shape (n_rows, n_features)
-        The documents.
-    y : ndarray of shape (n_rows,)
-        Their relevance.
-    queries : Queries
-        Their queries.
-    normalize : {"query", "column", "both"} or None
-        See `Normalizer`.
-    has_unit : bool
-        Whether distances are made of order one; if not, columns have the 2-norm 1 with "column",
-        and features are as they are otherwise.
-    measure : Measure, default=NDCG_AT_10
-        The NDCG that is meant.
-
-    Returns
-    -------
-    normalizer : Normalizer
-        For other documents.
-    ranked : RankedQueries
-        The training documents of queries with several grades.
-    """
-    rows = X if len(queries.order) == len(X) else X[queries.order]
-    scale = column_scale(rows) if normalize in ("column", "both") else None
-    normalizer = Normalizer(normalize, scale)
-    features = normalizer.unclipped(X, queries)
-    ranked, _ = sort_queries(features, y[queries.order], queries, measure)
-    if normalize in ("query", "both"):
-        used = choose_views(ranked, X.shape[1])
-        features = features.compress(used.ravel(), axis=1)
-        ranked = replace(ranked, features=ranked.features.compress(used.ravel(), axis=1))
-        normalizer = replace(normalizer, used=used)
-    unit = 1.0
-    if has_unit:
-        unit = _unit_of(features, queries)
-    elif normalize == "column":
-        unit = 1 / np.sqrt(len(features))  # the columns have a root mean square of 1
-    ranked = replace(ranked, features=ranked.features * unit)
-    return replace(normalizer, unit=unit), ranked
+def _rows_with(gone, queries):
+    """Yield the rows of queries that have a missing cell."""
+    for number in np.unique(queries.codes()[gone[queries.order]]):
+        yield queries.rows(number)
 
 
-def _unit_of(features, queries):
-    """Return the factor that makes the distance of a document to its query's mean 1, on average."""
-    means = np.add.reduceat(features, queries.starts[:-1]) / queries.sizes[:, None]
-    centred = features - np.repeat(means, queries.sizes, axis=0)
-    largest = np.abs(centred).max()
-    if largest == 0:
-        return 1.0
-    return 1 / (largest * np.sqrt(np.mean(np.sum((centred / largest) ** 2, axis=1))))
+def fit_missing(X: NDArray) -> Missing:
+    """Return what takes the place of missing cells of these documents and of others."""
+    medians = np.zeros(X.shape[1])
+    has_missing = np.zeros(X.shape[1], dtype=bool)
+    for column, values in enumerate(X.T):
+        missing = np.isnan(values)
+        has_missing[column] = missing.any()
+        known = values[~missing][:: 1 + len(values) // _MAX_ROWS]
+        medians[column] = np.median(known) if len(known) else 0.0
+    return Missing(np.flatnonzero(has_missing), medians)
 
 
-def column_scale(X: NDArray) -> NDArray:
-    """Return the root mean square of each column, 1 where it is zero."""
-    largest = np.abs(X).max(axis=0)
-    largest[largest == 0] = 1.0
-    scale = largest * np.sqrt(np.mean((X / largest) ** 2, axis=0))
-    return np.where(scale > 0, scale, 1.0)
+def repeat_documents(X: NDArray, y: NDArray, sample_weight: ArrayLike | None) -> NDArray:
+    """Return the documents of the only query, as often as they count, in an order of their own."""
+    # The same whatever the order of rows: a weight of 2 is the document twice.
+    order = np.lexsort((*X.T, y))
+    if sample_weight is None:
+        return order
+    weight = checks.check_numbers(sample_weight, "sample_weight", len(X))
+    if (weight < 0).any() or (weight != np.round(weight)).any():
+        raise ValueError(
+            "sample_weight must be whole numbers, 0 or above, without qid: how often each document "
+            "is in the only query. Pass qid for weights of queries."
+        )
+    if weight.sum() < 2:
+        raise ValueError("sample_weight is zero for all documents, or for all but one.")
+    checks.refuse_if_too_large(
+        (int(min(weight.sum(), 2.0**60)), X.shape[1]),
+        "sample_weight repeats documents",
+        "Give smaller weights.",
+    )
+    return np.repeat(order, weight[order].astype(np.int64))
 
 
-def standardise(values: NDArray, starts: NDArray, unit: float) -> NDArray:
-    """Return z-scores within segments of each row, times `unit`.
-
-    Values that are all the same give zeros.
-    """
-    sizes = np.diff(starts)
-    # Huge values must not overflow when they are squared.
-    largest = np.maximum.reduceat(np.abs(values), starts[:-1], axis=1)
-    largest[largest == 0] = 1.0
-    out = values / np.repeat(largest, sizes, axis=1)
-    out -= np.repeat(np.add.reduceat(out, starts[:-1], axis=1) / sizes, sizes, axis=1)
-    deviation = np.sqrt(np.add.reduceat(out * out, starts[:-1], axis=1) / sizes)
-    with np.errstate(divide="ignore"):
-        factor = np.where(deviation > 8 * np.finfo(float).eps, unit / deviation, 0.0)
-    return out * np.repeat(factor, sizes, axis=1)
-
-
-def rank_values(values: NDArray, starts: NDArray, unit: float) -> NDArray:
-    """Return ranks within segments of each row; equal values share a mean rank.
-
-    Ranks lie between ``-unit``, which would be below all, and ``unit``, above all.
-    """
-    sizes, ranks = np.diff(starts), np.empty_like(values)
-    # neighbouring segments of one size at once
-    firsts = np.append(np.flatnonzero(np.diff(sizes, prepend=-1)), len(sizes))
-    for first, last in itertools.pairwise(firsts):
-        part, size = slice(starts[first], starts[last]), sizes[first]
-        block = values[:, part].reshape(len(values), last - first, size)
-        found = (rankdata(block, axis=-1) - (size + 1) / 2) * (2 * unit / size)
-        ranks[:, part] = found.reshape(values[:, part].shape)
-    return ranks
+def check_query_weights(
+    sample_weight: ArrayLike | None, queries: Queries
+) -> tuple[Queries, NDArray | None]:
+    """Return the queries that count and their weights, None where all are the same."""
+    if sample_weight is None:
+        return queries, None
+    weight = checks.check_numbers(sample_weight, "sample_weight", len(queries.order))
+    if (weight < 0).any():
+        raise ValueError("sample_weight must not be negative.")
+    weight = weight[queries.order]
+    first = weight[queries.starts[:-1]]
+    differs = np.flatnonzero(weight != np.repeat(first, queries.sizes))
+    if len(differs):
+        name = queries.ids[queries.codes()[differs[0]]]
+        raise ValueError(
+            f"sample_weight differs among the documents of query {name}: a weight is that of a "
+            "query, the same for all of its documents."
+        )
+    counted = np.flatnonzero(first)
+    if not len(counted):
+        raise ValueError("sample_weight is zero for every query: there is nothing to learn from.")
+    weights = first[counted]
+    return queries.take(counted), None if (weights == weights[0]).all() else weights
 
 
-def choose_views(ranked: RankedQueries, n_features: int) -> NDArray:
-    """Choose the features that have to do with relevance, and a view of each.
-
-    In each query, the grades are correlated with a column and with its square; over queries, the
-    mean of such a correlation is zero for noise. Features are chosen by the t-tests of this, with
-    the false discovery rate of Benjamini and Hochberg. Z-score and rank say nearly the same: the
-    one with the larger t is used.
-
-    Parameters
-    ----------
-    ranked : RankedQueries
-        Documents with the z-scores of all features, then their ranks, then perhaps other views. A
-        feature that never varies has zeros as z-scores and ranks.
-    n_features : int
-        The number of features.
-
-    Returns
-    -------
-    used : ndarray of shape (n_views, n_features), dtype=bool
-        All, if there are few queries or if no feature would be chosen.
-    """
-    used = np.ones((ranked.features.shape[1] // n_features, n_features), dtype=bool)
-    if ranked.n_queries < _MIN_QUERIES:
-        return used
-    sizes, starts = ranked.sizes, ranked.starts[:-1]
-    highest, lowest = ranked.grades[starts], ranked.grades[ranked.starts[1:] - 1]
-    grades = (ranked.grades - np.repeat(lowest, sizes)) / np.repeat(highest - lowest, sizes)
-    grades -= np.repeat(np.add.reduceat(grades, starts) / sizes, sizes)
-    grades /= np.repeat(np.sqrt(np.add.reduceat(grades**2, starts) * sizes), sizes)
-    columns = ranked.features[:, : 2 * n_features]
-    tests = []
-    for power in (1, 2):
-        found = np.add.reduceat(columns**power * grades[:, None], starts)
-        error = found.std(axis=0, ddof=1) / np.sqrt(len(found))
-        tests.append(np.abs(found.mean(axis=0)) / np.maximum(error, np.finfo(float).eps))
-    t = np.maximum(*tests).reshape(2, n_features)
-    chance = 2 * stdtr(ranked.n_queries - 1, -t.max(axis=0))
-    chosen = false_discovery_control(np.minimum(chance, 1.0)) <= _FALSE_SHARE
-    if not chosen.any():
-        return used
-    used[:] = chosen
-    better_ranks = t[1] > t[0]
-    used[0] &= ~better_ranks
-    used[1] &= better_ranks
-    return used
+def draw_sample(queries: Queries, n_features: int, rng: Generator) -> NDArray:
+    """Return queries in random order, as many as have a limited number of cells."""
+    shuffled = rng.permutation(len(queries.ids))
+    n_cells = np.cumsum(queries.sizes[shuffled]) * n_features
+    return shuffled[: max(1, int(np.searchsorted(n_cells, _MAX_CELLS, side="right")))]
 
 
-def place_z_scores(X: NDArray, documents: NDArray) -> NDArray:
-    """Return z-scores of rows, by the mean and the deviation of the documents of a query."""
-    largest = np.abs(documents).max(axis=0)
-    unit = np.where(largest > 0, largest, 1.0)  # huge values are not squared
-    scaled = documents / unit
-    deviation = scaled.std(axis=0)
-    varies = deviation > 8 * np.finfo(float).eps
-    z_scores = (X / unit - scaled.mean(axis=0)) / np.where(varies, deviation, 1.0)
-    return np.where(varies, z_scores, 0.0)
-
-
-def place_ranks(X: NDArray, documents: NDArray) -> NDArray:
-    """Return ranks of rows among the documents of a query, between -1 and 1."""
-    ranks = np.empty_like(X)
-    for column, values, ordered in zip(ranks.T, X.T, np.sort(documents, axis=0).T, strict=True):
-        below = np.searchsorted(ordered, values, side="left")
-        not_above = np.searchsorted(ordered, values, side="right")
-        column[:] = (below + not_above) / len(ordered) - 1
-    return ranks
+def hold_out(ranked: RankedQueries, rng: Generator) -> tuple[RankedQueries, RankedQueries | None]:
+    """Return the queries to train on, and those to choose the epoch by, or None."""
+    n_held_out = int(_HELD_OUT * ranked.n_queries)
+    if n_held_out < _MIN_HELD_OUT:
+        return ranked, None
+    shuffled = rng.permutation(ranked.n_queries)
+    held_out, rest = shuffled[:n_held_out], shuffled[n_held_out:]
+    return ranked.take(np.sort(rest)), ranked.take(np.sort(held_out))

@@ -1,4 +1,4 @@
-"""A linear ranker: least squares in closed form, refined by a listwise loss, chosen over queries.
+"""Linear rankers: least squares in closed form, and a listwise loss with products of features.
 
 Documents come query by query, as columns of mean 0 in every query: one row per column.
 """
@@ -8,37 +8,33 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from ..utils._parallel import make_shards
-from ._documents import Measure, Queries, RankedQueries, mean_ndcg_of
+from ._documents import RankedQueries, mean_ndcg_of
 from ._local_gmml_training import pair_loss
 from ._views import N_BASIS, Views, centre, fit_views, places
 
 # Strengths of the penalty that are tried, in units of the mean eigenvalue of the scatter.
-REGS = np.array([1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0])
+REGS = np.array([1e-2, 0.1, 0.3, 1.0, 3.0, 10.0])
 LISTWISE_REGS = np.array([3.0, 1.0, 0.3])  # from strong to weak: each starts at the last
 _STEPS = 8  # of L-BFGS, from the solution of the stronger penalty
-# What is tried: the loss, and the views of a feature.
-CANDIDATES = (
-    ("squares", ("z",)),
-    ("squares", ("value",)),
-    ("squares", ("z", "rank")),
-    ("squares", ("z", "rank", "value")),
-    ("squares", ("z", "z hinges")),
-    ("squares", ("z", "value", "z hinges", "value hinges")),
-    ("listwise", ("z", "value", "z hinges", "value hinges")),
-)
+# Least squares are tried on these views of a feature.
+CANDIDATES = (("z",), ("value",), ("z", "rank"), ("z", "hinges"))
+# The listwise loss is on these, with products of z-scores and values: so many, but not more than
+# this share of the number of queries.
+LISTWISE_VIEWS = ("z", "value", "hinges")
+_MAX_PRODUCTS, _PRODUCTS_SHARE = 200, 0.25
+_PRODUCT_SCALE = 0.5
+_SCREENING_REG = 0.3  # of the least squares whose residuals choose the products
 N_FOLDS = 4
 # NDCG that is so much below the best, divided by the root of the number of queries, has a share of
 # 1/e in the mean: about the standard error of the difference of two rankers.
 _SOFTNESS = 0.08
 _LEAST_SHARE = 0.05  # of the share of the best
-_BLOCK = 4_000  # rows of a block of documents
 _TEMPERATURES = np.exp2(np.arange(-6.0, 7.0))
 
 
@@ -81,6 +77,21 @@ class Targets(NamedTuple):
         largest = np.maximum.reduceat(np.abs(t), self.starts[:-1])
         return t / np.repeat(np.where(largest > 0, largest, 1.0), np.diff(self.starts))
 
+    def listwise(self) -> Callable[[NDArray], tuple[float, NDArray]]:
+        """Return the listwise softmax loss and its gradient, as a function of scores."""
+        starts, sizes = self.starts[:-1], np.diff(self.starts)
+        total = np.add.reduceat(self.gains, starts)
+        weight = np.repeat(np.where(total > 0, self.weights, 0.0), sizes)
+        wanted = weight * self.gains / np.repeat(np.where(total > 0, total, 1.0), sizes)
+
+        def loss(scores: NDArray) -> tuple[float, NDArray]:
+            scores = scores - np.repeat(np.maximum.reduceat(scores, starts), sizes)
+            shares = np.exp(scores, dtype=np.float64)
+            sums = np.repeat(np.add.reduceat(shares, starts), sizes)
+            return float(-wanted @ (scores - np.log(sums))), weight * shares / sums - wanted
+
+        return loss
+
     def part(self, first: int, last: int) -> Targets:
         """Return the queries from `first` to before `last`."""
         starts = self.starts[first : last + 1]
@@ -99,8 +110,9 @@ def sums_of(columns: NDArray, targets: Targets) -> Sums:
     """
     sizes = np.diff(targets.starts)
     weight = np.repeat(targets.weights / sizes, sizes)
-    scaled = columns * np.sqrt(weight)
-    return Sums(scaled @ scaled.T, columns @ (weight * targets.centred()))
+    scaled = columns * np.sqrt(weight).astype(columns.dtype)
+    wanted = (weight * targets.centred()).astype(columns.dtype)
+    return Sums(scaled @ scaled.T, columns @ wanted)
 
 
 class Spectrum:
@@ -128,13 +140,9 @@ def fit_listwise(
 
     with the gains of a query, divided by their sum, as p. Its second derivative at zero is the
     scatter, so that steps in the coordinates of its spectrum are nearly Newton's: the first from
-    zero is least squares.
+    zero is least squares. Products are of the precision of `columns`.
     """
-    starts, sizes = targets.starts[:-1], np.diff(targets.starts)
-    total = np.add.reduceat(targets.gains, starts)
-    weight = np.repeat(np.where(total > 0, targets.weights, 0.0), sizes)
-    wanted = weight * targets.gains / np.repeat(np.where(total > 0, total, 1.0), sizes)
-    rotated = spectrum.vectors.T @ columns
+    vectors, dtype, listwise = spectrum.vectors, columns.dtype, targets.listwise()
     coordinates = np.zeros(len(columns))
     found = []
     for reg in regs:
@@ -143,19 +151,48 @@ def fit_listwise(
 
         def loss(point: NDArray, step: NDArray = step, penalty: float = penalty) -> tuple:
             c = step * point
-            scores = c @ rotated
-            scores -= np.repeat(np.maximum.reduceat(scores, starts), sizes)
-            shares = np.exp(scores)
-            sums = np.repeat(np.add.reduceat(shares, starts), sizes)
-            value = -wanted @ (scores - np.log(sums)) + penalty / 2 * c @ c
-            gradient = rotated @ (weight * shares / sums - wanted) + penalty * c
-            return value, step * gradient
+            value, by_score = listwise((vectors @ c).astype(dtype) @ columns)
+            gradient = vectors.T @ (columns @ by_score.astype(dtype)) + penalty * c
+            return value + penalty / 2 * c @ c, step * gradient
 
         options = {"maxiter": n_steps}
         result = minimize(loss, coordinates / step, jac=True, method="L-BFGS-B", options=options)
         coordinates = step * result.x
-        found.append(spectrum.vectors @ coordinates)
+        found.append(vectors @ coordinates)
     return np.array(found).T
+
+
+def choose_products(
+    factors: NDArray, residuals: NDArray, targets: Targets, n_products: int
+) -> tuple[NDArray, NDArray]:
+    """Return the pairs of factors whose products tell most about residuals.
+
+    Parameters
+    ----------
+    factors : ndarray of shape (n_factors, n_rows)
+        What is multiplied.
+    residuals : ndarray of shape (n_rows,)
+        What is left to explain, with mean 0 in every query.
+    targets : Targets
+        The queries and their weights.
+    n_products : int
+        How many pairs are wanted.
+
+    Returns
+    -------
+    first, second : ndarray of int
+        The factors of each product; a factor may be multiplied by itself.
+    """
+    sizes = np.diff(targets.starts)
+    residuals = residuals * np.repeat(targets.weights / sizes, sizes)
+    # sums over rows of r v_i v_j and of their squares: products are never formed
+    squares = factors**2
+    sums = (factors * residuals) @ factors.T
+    deviations = np.sqrt((squares * residuals**2) @ squares.T)
+    upper = np.triu_indices(len(factors))
+    t = np.abs(sums[upper]) / np.maximum(deviations[upper], np.finfo(float).tiny)
+    chosen = np.sort(np.argsort(-t, kind="stable")[:n_products])
+    return upper[0][chosen], upper[1][chosen]
 
 
 class Member(NamedTuple):
@@ -192,6 +229,8 @@ class LinearPart:
         What it sees.
     coefficients : ndarray of shape (N_BASIS, n_features)
         Of each column of each feature.
+    interactions : ndarray of shape (2 n_features, 2 n_features) or None
+        Of products of z-scores and values, see `Views.scores`.
     members : list of Member
         What was tried, best first.
     held_out : ndarray of shape (n_rows,)
@@ -202,22 +241,21 @@ class LinearPart:
 
     views: Views
     coefficients: NDArray
+    interactions: NDArray | None
     members: list[Member]
     held_out: NDArray
     folds: NDArray
 
     def scores(self, X: NDArray, starts: NDArray, documents: NDArray | None = None) -> NDArray:
         """Return the scores of documents, see `Views.scores`."""
-        return self.views.scores(X, starts, self.coefficients, documents)
+        return self.views.scores(X, starts, self.coefficients, self.interactions, documents)
 
     def by_feature(self, X: NDArray, starts: NDArray, documents: NDArray | None = None) -> NDArray:
         """Return what each feature adds to the scores, see `Views.by_feature`."""
-        return self.views.by_feature(X, starts, self.coefficients, documents)
+        return self.views.by_feature(X, starts, self.coefficients, self.interactions, documents)
 
 
-def fit_linear(
-    X: NDArray, ranked: RankedQueries, all_sums: Callable[..., Sums] | None = None
-) -> LinearPart:
+def fit_linear(X: NDArray, ranked: RankedQueries) -> LinearPart:
     """Fit linear rankers to views of documents and take the mean of those that do well.
 
     Parameters
@@ -226,9 +264,6 @@ def fit_linear(
         The documents, query by query, the queries in random order.
     ranked : RankedQueries
         All of these queries, sorted by grade; their features are not used.
-    all_sums : callable, default=None
-        ``all_sums(views, used)`` returns the sums over more documents than these. Least squares
-        are solved with them in the end.
 
     Returns
     -------
@@ -244,25 +279,49 @@ def fit_linear(
         for a, b in itertools.pairwise(folds)
     ]
     sums = [sums_of(flat[:, rows], part) for rows, part in parts]
-    tried = _try_all(flat, targets, parts, sums) if len(parts) > 1 else _try_one(flat, sums[0])
+    if len(parts) > 1:
+        tried = _try_squares(flat, parts, sums)
+        tried += _try_listwise(flat, views.factors(X, ranked.starts), targets, parts, sums)
+    else:
+        tried = _try_one(flat, sums[0])
     for found in tried:
         found.ndcg = mean_ndcg_of(found.scores[ranked.origin], ranked)
-    shares = _shares([found.ndcg for found in tried], _SOFTNESS / np.sqrt(ranked.n_queries))
+    shares = _shares(tried, _SOFTNESS / np.sqrt(ranked.n_queries))
     chosen = [(one, share) for one, share in zip(tried, shares, strict=True) if share > 0]
-    _solve_again([one for one, _ in chosen], views, sums, all_sums)
+    _solve_again([one for one, _ in chosen], sum_all(sums), X.shape[1])
     coefficients, scores = np.zeros((N_BASIS, X.shape[1])), np.zeros(len(X))
+    interactions = None
     for one, share in chosen:
-        size = np.sqrt(np.mean(one.scores**2)) or 1.0
-        coefficients[one.used] += share / size * one.solution.reshape(-1, X.shape[1])
-        scores += share / size * one.scores
-    losses = [pair_loss(t * scores[ranked.origin], ranked) for t in _TEMPERATURES]
-    unit = _TEMPERATURES[np.argmin(losses)]
+        factor = share / (np.sqrt(np.mean(one.scores**2)) or 1.0)
+        coefficients[one.used] += factor * one.solution.reshape(-1, X.shape[1])
+        scores += factor * one.scores
+        if one.interactions is not None:
+            before = 0.0 if interactions is None else interactions
+            interactions = before + factor * one.interactions
+    unit = _temperature(scores[ranked.origin], ranked)
+    coefficients *= unit
+    interactions = None if interactions is None else unit * interactions
     members = [
         Member(one.loss, one.views, one.reg, one.ndcg, float(share))
         for one, share in zip(tried, shares, strict=True)
     ]
     members.sort(key=lambda member: -member.ndcg)
-    return LinearPart(views, unit * coefficients, members, unit * scores, folds)
+    return LinearPart(views, coefficients, interactions, members, unit * scores, folds)
+
+
+def _temperature(scores, ranked):
+    """Return the factor of scores that has the least loss; the loss is convex in it."""
+    place = len(_TEMPERATURES) // 2
+
+    def loss(place):
+        return pair_loss(_TEMPERATURES[place] * scores, ranked)
+
+    lowest, step = loss(place), 1
+    if loss(place + 1) >= lowest:
+        step = -1
+    while 0 <= place + step < len(_TEMPERATURES) and (value := loss(place + step)) < lowest:
+        place, lowest = place + step, value
+    return _TEMPERATURES[place]
 
 
 def targets_of(ranked: RankedQueries) -> Targets:
@@ -281,6 +340,7 @@ class _Tried:
     reg: float
     scores: NDArray
     solution: NDArray
+    interactions: NDArray | None = None
     ndcg: float = 0.0
 
     @property
@@ -290,49 +350,99 @@ class _Tried:
 
 def _try_one(flat, sums):
     """Fit without a choice."""
-    (loss, names), reg = CANDIDATES[0], REGS[-1:]
+    names, reg = CANDIDATES[0], REGS[-1:]
     keep = _indices(places(names), len(flat) // N_BASIS)
     part = sums.part(keep)
     solution = Spectrum(part.scatter).solve(part.products, reg)[:, 0]
-    return [_Tried(loss, names, float(reg[0]), solution @ flat[keep], solution)]
+    return [_Tried("squares", names, float(reg[0]), solution @ flat[keep], solution)]
 
 
-def _try_all(flat, targets, parts, sums):
-    """Fit all candidates, once without each fold."""
+def _try_squares(flat, parts, sums):
+    """Fit least squares to all candidates, once without each fold."""
     tried = []
-    for names in dict.fromkeys(names for _, names in CANDIDATES):
+    for names in CANDIDATES:
         keep = _indices(places(names), len(flat) // N_BASIS)
-        losses = [loss for loss, same in CANDIDATES if same == names]
-        own = [term.part(keep) for term in sums]
+        scores, mean = np.empty((len(REGS), flat.shape[1])), np.zeros((len(keep), len(REGS)))
+        for fold, (rows, _) in enumerate(parts):
+            others = _others(sums, fold).part(keep)
+            found = Spectrum(others.scatter).solve(others.products, REGS)
+            scores[:, rows] = found.T @ flat[keep, rows]
+            mean += found / len(parts)
         tried += [
-            _Tried(loss, names, float(reg), scores, solution)
-            for loss, reg, scores, solution in _cross_fit(flat[keep], targets, parts, own, losses)
+            _Tried("squares", names, float(reg), *both)
+            for reg, both in zip(REGS, zip(scores, mean.T, strict=True), strict=True)
         ]
     return tried
 
 
-def _shares(ndcg, softness):
-    """Return the part of each ranker in the mean."""
-    shares = np.exp((np.asarray(ndcg) - np.max(ndcg)) / softness)
+def _others(sums, fold):
+    return sum_all([term for number, term in enumerate(sums) if number != fold])
+
+
+def _try_listwise(flat, factors, targets, parts, sums):
+    """Fit the listwise loss to columns and products, once without each fold.
+
+    The products are chosen without the fold, too.
+    """
+    keep = _indices(places(LISTWISE_VIEWS), len(flat) // N_BASIS)
+    base, wanted = flat[keep], targets.centred()
+    n_queries, n_base = len(targets.weights), len(keep)
+    n_products = min(_MAX_PRODUCTS, int(_PRODUCTS_SHARE * n_queries))
+    scores = np.empty((len(LISTWISE_REGS), flat.shape[1]))
+    mean = np.zeros((n_base, len(LISTWISE_REGS)))
+    interactions = np.zeros((len(LISTWISE_REGS), len(factors), len(factors)))
+    for fold, (rows, _) in enumerate(parts):
+        others = _others(sums, fold).part(keep)
+        first, last = np.searchsorted(targets.starts, [rows.start, rows.stop])
+        inside = np.arange(n_queries)
+        inside = (inside >= first) & (inside < last)
+        without = targets._replace(weights=np.where(inside, 0.0, targets.weights))
+        solution = Spectrum(others.scatter).solve(others.products, np.array([_SCREENING_REG]))
+        pairs = choose_products(factors, wanted - solution[:, 0] @ base, without, n_products)
+        products = _PRODUCT_SCALE * centre(factors[pairs[0]] * factors[pairs[1]], targets.starts)
+        columns = np.concatenate([base, products], dtype=np.float32, casting="same_kind")
+        spectrum = Spectrum(_join_scatter(others.scatter, base, products, without))
+        found = fit_listwise(columns, without, spectrum, LISTWISE_REGS)
+        scores[:, rows] = found.T @ columns[:, rows]
+        mean += found[:n_base] / len(parts)
+        for place, half in enumerate(_PRODUCT_SCALE / 2 / len(parts) * found[n_base:].T):
+            np.add.at(interactions[place], pairs, half)
+            np.add.at(interactions[place], pairs[::-1], half)
+    names = (*LISTWISE_VIEWS, "products")
+    return [
+        _Tried("listwise", names, float(reg), scores[place], mean[:, place], interactions[place])
+        for place, reg in enumerate(LISTWISE_REGS)
+    ]
+
+
+def _join_scatter(scatter, base, products, targets):
+    """Return the scatter of columns and products, given that of the columns."""
+    sizes = np.diff(targets.starts)
+    weighted = products * np.repeat(targets.weights / sizes, sizes)
+    cross, own = weighted @ base.T, weighted @ products.T
+    return np.block([[scatter, cross.T], [cross, (own + own.T) / 2]])
+
+
+def _shares(tried, softness):
+    """Return the part of each ranker in the mean.
+
+    To score by ranks, every feature is sorted: they count if they are ahead by a standard error.
+    """
+    ndcg = np.array([one.ndcg for one in tried])
+    ranks = np.array(["rank" in one.views for one in tried])
+    if ranks.any() and ndcg[ranks].max() < ndcg[~ranks].max() + softness:
+        ndcg = np.where(ranks, -np.inf, ndcg)
+    shares = np.exp((ndcg - np.max(ndcg)) / softness)
     shares[shares < _LEAST_SHARE] = 0.0
     return shares / shares.sum()
 
 
-def _solve_again(chosen, views, sums, all_sums):
-    """Solve least squares with the sums over all documents, of the columns that are needed."""
-    squares = [one for one in chosen if one.loss == "squares"]
-    if not squares:
-        return
-    n_features = len(views.centre)
-    used = places(name for one in squares for name in one.views)
-    if all_sums is None:
-        total = sum_all(sums).part(_indices(used, n_features))
-    else:
-        total = all_sums(views, used)
+def _solve_again(chosen, total, n_features):
+    """Solve least squares with the sums over all folds."""
     spectra: dict[tuple, tuple] = {}
-    for one in squares:
+    for one in (one for one in chosen if one.loss == "squares"):
         if one.views not in spectra:
-            part = total.part(_indices(np.searchsorted(used, one.used), n_features))
+            part = total.part(_indices(one.used, n_features))
             spectra[one.views] = Spectrum(part.scatter), part.products
         spectrum, products = spectra[one.views]
         one.solution = spectrum.solve(products, np.array([one.reg]))[:, 0]
@@ -341,64 +451,3 @@ def _solve_again(chosen, views, sums, all_sums):
 def _indices(used, n_features):
     """Return the rows of flat columns that some of the columns of each feature have."""
     return (used[:, None] * n_features + np.arange(n_features)).ravel()
-
-
-def _cross_fit(columns, targets, parts, sums, losses):
-    """Return loss, penalty, held-out scores and mean solution of rankers with the same views."""
-    regs = {"squares": REGS, "listwise": LISTWISE_REGS}
-    scores = {name: np.empty((len(regs[name]), columns.shape[1])) for name in losses}
-    means = {name: np.zeros((len(columns), len(regs[name]))) for name in losses}
-    for fold, (rows, _) in enumerate(parts):
-        others = sum_all([term for number, term in enumerate(sums) if number != fold])
-        spectrum = Spectrum(others.scatter)
-        for name in losses:
-            if name == "squares":
-                found = spectrum.solve(others.products, REGS)
-            else:
-                rest, without = _leave_out(columns, targets, rows)
-                found = fit_listwise(rest, without, spectrum, LISTWISE_REGS)
-            scores[name][:, rows] = found.T @ columns[:, rows]
-            means[name] += found / len(parts)
-    for name in losses:
-        for place, reg in enumerate(regs[name]):
-            yield name, reg, scores[name][place], means[name][:, place]
-
-
-def _leave_out(columns, targets, rows):
-    """Return the columns and targets of all queries but those of some rows."""
-    first, last = np.searchsorted(targets.starts, [rows.start, rows.stop])
-    before, after = targets.part(0, first), targets.part(last, len(targets.weights))
-    starts = np.concatenate([before.starts, after.starts[1:] + before.starts[-1]])
-    gains = np.concatenate([before.gains, after.gains])
-    weights = np.concatenate([before.weights, after.weights])
-    return np.delete(columns, rows, axis=1), Targets(starts, gains, weights)
-
-
-def make_blocks(
-    X: NDArray, y: NDArray, queries: Queries, weights: NDArray | None, measure: Measure
-) -> list[tuple[NDArray, Targets]]:
-    """Return documents in blocks of whole queries, with their targets; a view where it can be."""
-    blocks, first = [], 0
-    for chunk in queries.chunks(_BLOCK):
-        rows, last = chunk.order, first + len(chunk.ids)
-        adjacent = rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all()
-        part = X[rows[0] : rows[-1] + 1] if adjacent else X[rows]
-        best = np.repeat(np.maximum.reduceat(y[rows], chunk.starts[:-1]), chunk.sizes)
-        own = np.ones(len(chunk.ids)) if weights is None else weights[first:last]
-        blocks.append((part, Targets(chunk.starts, measure.worth(y[rows], best), own)))
-        first = last
-    return blocks
-
-
-def sum_blocks(blocks: list, workers: dict[str, Any], views: Views, used: NDArray) -> Sums:
-    """Return the sums over blocks of documents; `workers` are the options of `make_shards`."""
-    with make_shards(blocks, **workers) as shards:
-        total = shards.sum(_block_sums, views, used)
-    return Sums(total[:, :-1], total[:, -1])
-
-
-def _block_sums(block, views, used):
-    X, targets = block
-    columns = views.columns(X, targets.starts, used)
-    scatter, products = sums_of(columns.reshape(-1, len(X)), targets)
-    return np.column_stack([scatter, products])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from scipy.special import expit
 
 from ..utils._fit import Adam, Progress, record
 from ._anchor_model import AnchorModel
-from ._documents import RankedQueries, discounts, mean_ndcg_of, positions
+from ._documents import RankedQueries, discounts, mean_ndcg_of, ndcg_of, positions
 
 # Queries of a batch: fewer where there are few, so that an epoch has some steps.
 _MIN_BATCH, _MAX_BATCH = 8, 32
@@ -26,8 +25,6 @@ _AVERAGE = 0.98  # EMA decay of the parameters that are evaluated and kept
 # Factors of the local scores at the start, and of the trained ones in the end.
 _AMPLITUDES = np.array([1.0, 0.5, 0.25, 0.1, 0.03, 0.01])
 _WEIGHTS = np.array([0.0, 0.25, 0.5, 1.0, 1.5])
-
-Trainer = Callable[[RankedQueries, "RankedQueries | None"], tuple[AnchorModel, dict[str, list]]]
 
 
 def train(
@@ -170,19 +167,25 @@ def fit_query_weights(
     n_better = np.add.reduceat((ranked.lower < ranked.ends()).astype(np.intp), first)
     squared = model.squared_distances(ranked.features)
     weights = np.tile(model.weights, (ranked.n_queries, 1))
-    for _ in range(n_rounds):
-        scores, partials = model.evaluate(squared, weights[codes])
+    scores, partials = model.evaluate(squared, weights[codes])
+    by_weight = partials.by_weight
+    for turn in range(n_rounds):
+        if turn and model.kernel == "damped":  # linear in the weights
+            scores = np.einsum("na,na->n", by_weight, weights[codes])
+        elif turn:
+            scores, partials = model.evaluate(squared, weights[codes])
+            by_weight = partials.by_weight
         scores = scores + ranked.offsets
         if loss == "lambda":
             by_score = lambda_loss(scores, ranked)[1] * ranked.n_queries
-            gradient = np.add.reduceat(by_score[:, None] * partials.by_weight, first)
+            gradient = np.add.reduceat(by_score[:, None] * by_weight, first)
         else:
             # a document of each query that has less relevant ones, and a violator of its margin
             better = first + (rng.random(ranked.n_queries) * n_better).astype(np.intp)
             lower = ranked.lower[better]
             worse, rank_error = draw_violators(scores, better, lower, ends, rng, margin)
             weight = rank_weight(rank_error)[:, None]
-            gradient = weight * (partials.by_weight[worse] - partials.by_weight[better])
+            gradient = weight * (by_weight[worse] - by_weight[better])
         weights = weights - step * gradient
         if model.kernel == "damped":
             weights = np.maximum(weights, 0)
@@ -217,11 +220,16 @@ def lambda_loss(scores: NDArray, batch: RankedQueries) -> tuple[float, NDArray]:
     better, worse = _pairs(batch)
     weight = (batch.gains[better] - batch.gains[worse]) * np.abs(discount[better] - discount[worse])
     weight *= batch.row_weights()[better]
-    margin = scores[better] - scores[worse]
-    pull = weight * expit(-margin)
+    softplus, slope = _logistic(scores[worse] - scores[better])
+    pull = weight * slope
     gradient = np.bincount(worse, pull, len(scores)) - np.bincount(better, pull, len(scores))
-    loss = float(weight @ np.logaddexp(0, -margin))
-    return loss / batch.n_queries, gradient / batch.n_queries
+    return float(weight @ softplus) / batch.n_queries, gradient / batch.n_queries
+
+
+def _logistic(x):
+    """Return ``log(1 + exp(x))`` and its derivative, with one exponential for both."""
+    slope = expit(x)
+    return np.maximum(x, 0) - np.log(np.maximum(slope, 1 - slope)), slope
 
 
 def pair_loss(scores: NDArray, queries: RankedQueries) -> float:
@@ -235,7 +243,7 @@ def pair_loss(scores: NDArray, queries: RankedQueries) -> float:
     weight = queries.gains[better] - queries.gains[worse]
     codes = queries.codes()[better]
     total = np.bincount(codes, weight, queries.n_queries)
-    loss = weight * np.logaddexp(0, scores[worse] - scores[better])
+    loss = weight * _logistic(scores[worse] - scores[better])[0]
     by_query = np.bincount(codes, loss, queries.n_queries) / total
     return float(np.mean(queries.weights * by_query))
 
@@ -311,20 +319,28 @@ class LocalPart:
 
     Attributes
     ----------
-    models : list of AnchorModel
-        Their mean counts.
+    model : AnchorModel
+        All of them.
     weight : float
-        The factor of their mean.
+        The factor of their scores.
     ndcg : dict of str to float
         Of queries held out: "linear" alone, "local" alone, and "sum" with the weight.
     history : dict of str to list
-        Of the trainings, one after the other, and the "fold" of each epoch.
+        Of the training.
     """
 
-    models: list[AnchorModel]
+    model: AnchorModel
     weight: float
     ndcg: dict[str, float]
     history: dict[str, list]
+
+    def contributions(self, members: list) -> dict[str, Any]:
+        """Return what each part contributes, given the linear rankers that were tried."""
+        best = members[0]
+        ndcg = self.ndcg or {"linear": best.ndcg, "sum": best.ndcg}
+        described = {"views": best.views, "reg": best.reg, "loss": best.loss}
+        tried = [member._asdict() for member in members]
+        return {**ndcg, "weight": self.weight, **described, "members": tried}
 
 
 def start_beside(model: AnchorModel, ranked: RankedQueries) -> AnchorModel:
@@ -334,55 +350,22 @@ def start_beside(model: AnchorModel, ranked: RankedQueries) -> AnchorModel:
     return replace(model, amplitude=float(_AMPLITUDES[np.argmin(losses)]))
 
 
-def cross_fit(ranked: RankedQueries, folds: NDArray, fit: Trainer) -> LocalPart:
-    """Fit local metrics to what a linear ranker leaves, once without each fold of queries.
-
-    Parameters
-    ----------
-    ranked : RankedQueries
-        The training queries, with the scores of a linear ranker that was fitted to other queries
-        as offsets.
-    folds : ndarray of shape (n_folds + 1,)
-        The queries of each fold, from one number to before the next.
-    fit : callable
-        Trains on queries, and chooses the epoch by others.
-
-    Returns
-    -------
-    part : LocalPart
-        All models, and the weight of their mean that is best on the queries each has not seen.
-    """
-    numbers = np.arange(ranked.n_queries)
-    scores = np.empty(len(ranked.gains))
-    models: list[AnchorModel] = []
-    history: dict[str, list] = {}
-    for fold, (first, last) in enumerate(itertools.pairwise(folds)):
-        inside = (numbers >= first) & (numbers < last)
-        held_out = ranked.take(numbers[inside])
-        model, epochs = fit(ranked.take(numbers[~inside]), held_out)
-        scores[ranked.rows(numbers[inside])] = model.scores(held_out.features)
-        models.append(model)
-        before = history["seconds"][-1] if history.get("seconds") else 0.0
-        epochs["seconds"] = [before + seconds for seconds in epochs["seconds"]]
-        for name, values in epochs.items():
-            history.setdefault(name, []).extend(values)
-        history.setdefault("fold", []).extend([fold] * len(epochs["seconds"]))
-    weight, ndcg = choose_weight(scores, ranked)
-    return LocalPart(models, weight, ndcg, history)
-
-
 def choose_weight(scores: NDArray, ranked: RankedQueries) -> tuple[float, dict[str, float]]:
     """Return the weight of local scores beside the offsets, and the NDCG of either and the sum.
 
-    A weight counts only if it has both a higher NDCG and a lower loss than no local scores.
+    A weight counts only if its NDCG is above that of no local scores by two standard errors, and
+    its loss is not higher.
     """
     sums = [ranked.offsets + weight * scores for weight in _WEIGHTS]
-    ndcg = np.array([mean_ndcg_of(values, ranked) for values in sums])
+    ndcg = np.array([ranked.weights * ndcg_of(values, ranked) for values in sums])
+    gains = ndcg - ndcg[0]
+    means = gains.mean(axis=1)
+    errors = gains.std(axis=1) / np.sqrt(ranked.n_queries)
     losses = np.array([pair_loss(values, ranked) for values in sums])
-    best = int(np.argmax(np.where(losses <= losses[0], ndcg, -1.0)))
+    best = int(np.argmax(np.where((losses <= losses[0]) & (means >= 2 * errors), means, -1.0)))
     found = {
-        "linear": float(ndcg[0]),
+        "linear": float(ndcg[0].mean()),
         "local": mean_ndcg_of(scores, ranked),
-        "sum": float(ndcg[best]),
+        "sum": float(ndcg[best].mean()),
     }
     return float(_WEIGHTS[best]), found

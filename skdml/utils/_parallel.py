@@ -337,7 +337,8 @@ def _aligned(value):
     if isinstance(value, np.ndarray) and value.dtype.kind != "O":
         return np.require(value, requirements="A")
     if isinstance(value, tuple):
-        return tuple(map(_aligned, value))
+        parts = map(_aligned, value)
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
     return value
 
 

@@ -3,8 +3,8 @@ import pytest
 from scipy.stats import ttest_1samp
 
 from skdml import LocalGMMLRanker
-from skdml.ranking import _documents
-from skdml.ranking._documents import choose_views
+from skdml.ranking import _views
+from skdml.ranking._views import choose_views
 from tests.ranking.ranking_toys import sort_documents
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -22,9 +22,15 @@ def make_problem(n_queries=60, n_documents=15, n_noise=40, seed=0):
 
 def choose(X, y, qid):
     """Choose among features that have no ranks."""
-    used = choose_views(sort_documents(np.hstack([X, np.zeros_like(X)]), y, qid), X.shape[1])
-    assert not used[1].any() or used.all()
+    used = choose_views(sort_documents(X, y, qid), known(X.shape[1], ranks=False))
+    assert not used[1].any()
     return used[0]
+
+
+def known(n_features, n_views=2, ranks=True):
+    there = np.ones((n_views, n_features), dtype=bool)
+    there[1] = ranks
+    return there
 
 
 def test_noise_is_left_out():
@@ -46,7 +52,7 @@ def test_choice_against_tests_written_out():
                     grades = y[own] - y[own].mean()
                     found.append(grades @ values[own] / np.linalg.norm(grades))
             p[j] = min(p[j], ttest_1samp(found, 0).pvalue)
-    share = _documents._FALSE_SHARE
+    share = _views._FALSE_SHARE
     bound = max(q for k, q in enumerate(sorted(p), 1) if q <= share * k / len(p))
     np.testing.assert_array_equal(choose(X, y, qid), p <= bound)
 
@@ -54,8 +60,8 @@ def test_choice_against_tests_written_out():
 def test_the_better_view_is_used():
     X, y, qid = make_problem()
     worse = X + np.random.default_rng(1).standard_normal(X.shape)
-    first = choose_views(sort_documents(np.hstack([X, worse, X]), y, qid), 43)
-    second = choose_views(sort_documents(np.hstack([worse, X, X]), y, qid), 43)
+    first = choose_views(sort_documents(np.hstack([X, worse, X]), y, qid), known(43, 3))
+    second = choose_views(sort_documents(np.hstack([worse, X, X]), y, qid), known(43, 3))
     assert first[:, :2].tolist() == [[True, True], [False, False], [True, True]]
     assert second[:, :2].tolist() == [[False, False], [True, True], [True, True]]
     for used in (first, second):  # other views are those of the chosen features
@@ -64,7 +70,7 @@ def test_the_better_view_is_used():
 
 def test_equal_views_need_no_ranks():
     X, y, qid = make_problem()
-    used = choose_views(sort_documents(np.hstack([X, X]), y, qid), 43)
+    used = choose_views(sort_documents(np.hstack([X, X]), y, qid), known(43))
     assert used[0, :2].all()
     assert not used[1].any()
 

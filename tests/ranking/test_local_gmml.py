@@ -11,7 +11,7 @@ from sklearn.exceptions import NotFittedError
 from skdml import LocalGMMLRanker
 from skdml.datasets import make_ranking
 from skdml.metrics import mean_ndcg
-from skdml.ranking import _anchor_model, _local_gmml
+from skdml.ranking import _anchor_model, _document_ranker
 from skdml.ranking._documents import group_rows, sort_queries
 from skdml.ranking._local_gmml_training import pair_loss
 
@@ -169,7 +169,7 @@ def test_one_query_at_a_time_gives_the_same_scores(data, monkeypatch):
             np.testing.assert_allclose(alone, together[qid == query], atol=1e-10)
             unnamed = ranker.predict(X[qid == query], "single")
             np.testing.assert_allclose(unnamed, together[qid == query], atol=1e-10)
-        monkeypatch.setattr(_local_gmml, "_CHUNK", 40)
+        monkeypatch.setattr(_document_ranker, "_CHUNK", 40)
         np.testing.assert_allclose(ranker.predict(X, qid), together, atol=1e-10)
 
 
@@ -356,7 +356,7 @@ def test_neighbours_give_their_mean_weights(data):
         distance = np.sum(((centres - documents.mean(axis=0)) / scale) ** 2, axis=1)
         nearest = np.argsort(distance)[: _anchor_model._NEIGHBOURS]
         assert set(nearest % 2) == {int(offset > 0)}
-        model = replace(near._models[0], weights=weights[nearest].mean(axis=0))
+        model = replace(near._model, weights=weights[nearest].mean(axis=0))
         expected = model.scores(near._normalizer.features(documents, group_rows(None, 15)))
         np.testing.assert_allclose(near.predict(documents, "single"), expected, atol=1e-10)
         np.testing.assert_allclose(near.predict(documents, ["new"] * 15), expected, atol=1e-10)

@@ -8,10 +8,9 @@ from sklearn.model_selection import GridSearchCV, GroupKFold
 from skdml import LocalGMMLRanker
 from skdml.datasets import make_ranking
 from skdml.metrics import mean_ndcg
-from skdml.ranking import _local_gmml
-from skdml.ranking._documents import group_rows
+from skdml.ranking import _documents
+from skdml.ranking._documents import fit_missing, group_rows
 from skdml.ranking._local_gmml_training import choose_weight
-from skdml.ranking._views import fit_missing
 from tests.ranking.ranking_toys import sort_documents
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -45,7 +44,6 @@ def test_contributions_say_what_each_part_adds(data, ranker):
     assert sum(shares) == pytest.approx(1)
     ndcg = [member["ndcg"] for member in found["members"]]
     assert ndcg == sorted(ndcg, reverse=True)
-    assert set(ranker.history_["fold"]) == {0, 1, 2, 3}
     assert len({len(values) for values in ranker.history_.values()}) == 1
 
 
@@ -57,7 +55,7 @@ def test_scores_are_the_sum_of_the_parts(data, ranker):
     for weight in (0.5, 1.0):
         again._local_weight = weight
         features = again._normalizer.features(X, group_rows(qid, len(X)))
-        local = np.mean([model.scores(features) for model in again._models], axis=0)
+        local = again._model.scores(features)
         np.testing.assert_allclose(again.predict(X, qid), linear + weight * local, atol=1e-8)
 
 
@@ -78,7 +76,6 @@ def test_few_queries_have_the_linear_part_alone(data):
     X, y, qid = (part[data[2] < 5] for part in data)
     few = quick().fit(X, y, qid)
     assert few.contributions_["weight"] == 0
-    assert len(few._models) == 1
 
 
 def test_validation_queries_choose_the_weight(data):
@@ -86,14 +83,13 @@ def test_validation_queries_choose_the_weight(data):
     train, held = qid < 40, qid >= 40
     given = {"X_val": X[held], "y_val": y[held], "qid_val": qid[held]}
     found = quick().fit(X[train], y[train], qid[train], **given)
-    assert len(found._models) == 1
     expected = found.score(X[held], y[held], qid[held])
     assert found.contributions_["sum"] == pytest.approx(expected, abs=1e-10)
 
 
 def test_many_documents_are_sampled(data, monkeypatch):
     X, y, qid = data
-    monkeypatch.setattr(_local_gmml, "_MAX_CELLS", 30 * 12 * 5)
+    monkeypatch.setattr(_documents, "_MAX_CELLS", 30 * 12 * 5)
     sampled = {n_jobs: quick(n_jobs=n_jobs).fit(X, y, qid) for n_jobs in (1, 2)}
     np.testing.assert_allclose(sampled[1].coef_, sampled[2].coef_, atol=1e-10)
     assert sampled[1].score(X, y, qid) > 0.6
@@ -102,6 +98,21 @@ def test_many_documents_are_sampled(data, monkeypatch):
 
 
 # Queries
+
+
+def test_frames_teach_and_rank_like_arrays(data, ranker):
+    polars = pytest.importorskip("polars")
+    X, y, qid = data
+    names = [f"query {number}" for number in qid]
+    frame = polars.DataFrame(X, schema=[f"f{i}" for i in range(5)])
+    found = quick().fit(frame, polars.Series(y), qid=polars.Series(names))
+    assert found.feature_names_in_.tolist() == frame.columns
+    expected = ranker.predict(X, qid)
+    np.testing.assert_array_equal(found.predict(frame, qid=polars.Series(names)), expected)
+    score = found.score(frame, polars.Series(y), polars.Series(names))
+    assert score == pytest.approx(ranker.score(X, y, qid), abs=1e-12)
+    with pytest.raises(ValueError, match="feature names"):
+        found.predict(frame.rename({"f0": "other"}), qid=names)
 
 
 def test_no_qid_after_a_fit_with_qid_is_an_error(data, ranker):
