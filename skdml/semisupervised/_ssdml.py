@@ -21,25 +21,35 @@ from ..deep._data import augment_affine, check_changes
 from ..deep._samples import SamplesMixin
 from ..deep._train import embed
 from ..deep.modules import find_module, module_arguments
-from ..metrics import recall_at_k
-from ..utils._bases import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from ..utils._bases import (
+    BaseEstimator,
+    ClassifierMixin,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+)
 from ..utils._fit import FitProgress, copy_part, fit_method
-from ..utils._labels import check_neighbors, encode_partial_labels, labelled_rows
+from ..utils._labels import check_neighbors, encode_partial_labels
 from ..utils._parts import PartParamsMixin, params_of
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions
 from ..utils._supervision import places_of_rows
 from ..utils._torch import choose_device, seeded_torch
 from ..utils._typing import MatrixLike, RandomStateLike
-from ..utils.validation import check_varies, encode, label_vector
+from ..utils.validation import check_varies, label_vector
+from ._nearest_labels import choose_temperature, nearest_label_classes
+from ._partial_classifier import labelled_accuracy, warn_of_classifier_behind, without_label
 from ._ssdml_methods import make_method
-from ._ssdml_training import MetricModel, Plan, propagate_all, train
+from ._ssdml_training import MetricModel, Partitions, Plan, choose_epochs, train
 from ._stiefel import orthonormal
+
+# Training samples on which the probabilities of classes are calibrated, at most.
+_CALIBRATED = 2000
 
 
 class SSDMLEmbedder(
     PartParamsMixin,
     SamplesMixin,
     ClassNamePrefixFeaturesOutMixin,
+    ClassifierMixin,
     TransformerMixin,
     EstimatorMixin,
     BaseEstimator,
@@ -172,13 +182,13 @@ class SSDMLEmbedder(
     _parameter_constraints: dict = {
         "method": [str],
         "recipe": [StrOptions({"default", "paper"})],
-        "module": [StrOptions({"mlp", "convnet"}), callable, None],
+        "module": [StrOptions({"auto", "mlp", "convnet"}), callable, None],
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "n_neighbors": [Interval(Integral, 2, None, closed="left")],
         "propagation": [Interval(Real, 0, 1, closed="neither")],
         "partition_size": [Interval(Integral, 1, None, closed="left")],
-        "epochs_per_partition": [Interval(Integral, 1, None, closed="left")],
-        "max_epochs": [Interval(Integral, 1, None, closed="left")],
+        "epochs_per_partition": [Interval(Integral, 1, None, closed="left"), None],
+        "max_epochs": [Interval(Integral, 1, None, closed="left"), None],
         "pretrain_epochs": [Interval(Integral, 0, None, closed="left")],
         "batch_size": [Interval(Integral, 2, None, closed="left")],
         "optimizer": [StrOptions(set(OPTIMIZERS)), callable],
@@ -204,13 +214,13 @@ class SSDMLEmbedder(
         self,
         method: str = "ssdml",
         recipe: str = "default",
-        module: str | Callable[..., Any] | None = "mlp",
+        module: str | Callable[..., Any] | None = "auto",
         n_components: int = 64,
         n_neighbors: int = 10,
         propagation: float = 0.99,
         partition_size: int = 9000,
-        epochs_per_partition: int = 10,
-        max_epochs: int = 50,
+        epochs_per_partition: int | None = None,
+        max_epochs: int | None = None,
         pretrain_epochs: int = 0,
         batch_size: int = 200,
         optimizer: str | Callable[..., Any] = "adam",
@@ -244,7 +254,6 @@ class SSDMLEmbedder(
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.target_tags.required = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
@@ -277,6 +286,8 @@ class SSDMLEmbedder(
         check_varies(X)
         name = type(self).__name__
         self.classes_, codes = encode_partial_labels(y, len(X), name, method.needs_pairs)
+        if (codes < 0).any():
+            warn_of_classifier_behind(SSDMLEmbedder)
         rows, weights = self._choose_samples(X, codes, sample_weight)
         places, n_neighbors = None, self.n_neighbors
         if rows is not None:
@@ -291,13 +302,14 @@ class SSDMLEmbedder(
             n_neighbors = min(n_neighbors, max(2, (n_nodes - 1) // 2 * 2))
         check_neighbors(n_neighbors, n_nodes)
         check_changes(self.augment, self._sample_shape)
+        plan = self._make_plan(method, n_neighbors, n_nodes)
         seed = int(check_random_state(self.random_state).randint(2**31))
         with (
-            FitProgress(self, total=self.max_epochs, X=given, y=y, description="epoch") as progress,
+            FitProgress(self, total=plan.max_epochs, X=given, y=y, description="epoch") as progress,
             seeded_torch(seed),
         ):
             samples, rng = self._to_tensor(X), np.random.default_rng(seed)
-            self._fit_model(samples, codes, weights, method, n_neighbors, rng, progress)
+            self._fit_model(samples, codes, weights, method, plan, rng, progress)
             if places is not None:  # of samples that were given, in their order
                 known = places >= 0
                 confidence = self.propagated_confidence_[places]
@@ -324,13 +336,14 @@ class SSDMLEmbedder(
                 f"recipe={self.recipe!r} and module=None: leave it out, or give a module."
             )
 
-    def _fit_model(self, samples, codes, weights, method, n_neighbors, rng, progress):
+    def _fit_model(self, samples, codes, weights, method, plan, rng, progress):
+        given = samples
         if self.module is None:  # centred, and scaled to a mean squared length of 1
             samples = samples.flatten(1) if self.input_shape is None else samples
             samples = samples - samples.mean(0)
             samples = samples / samples.flatten(1).square().sum(1).mean().sqrt().clamp_min(1e-12)
-        plan = self._make_plan(method, n_neighbors)
         model = self._make_model(samples, method)
+        partitions = Partitions(model, samples, codes, weights, plan, rng)
 
         def attributes(model):
             factor = orthonormal(model.factor) if method.orthogonal else model.factor
@@ -339,16 +352,32 @@ class SSDMLEmbedder(
                 "module_": None if model.backbone is None else model.backbone.to("cpu"),
             }
 
-        self.history_, self.graph_statistics_ = train(
-            model, samples, codes, method, plan, rng, progress, attributes, weights
-        )
-        classes = propagate_all(model, samples, codes, plan, rng, weights)
+        trained = train(partitions, method, progress, attributes)
+        self.history_, self.graph_statistics_ = trained
+        classes = partitions.propagate_all()
         self.__dict__.update(attributes(model))
+        self._remember_labelled(given, codes, classes, rng)
         self.propagated_confidence_ = classes.max(axis=1)
         names = self.classes_[classes.argmax(axis=1)]
         self.propagated_labels_ = without_label(names, ~classes.any(axis=1))
 
-    def _make_plan(self, method, n_neighbors):
+    def _remember_labelled(self, samples, codes, classes, rng):
+        """Keep the embeddings of labelled samples, by which others are classified."""
+        labelled = np.flatnonzero(codes >= 0)
+        some = np.sort(rng.permutation(len(codes))[:_CALIBRATED])
+        self._labelled_embeddings = self._embed(samples[labelled])
+        self._labelled_codes = codes[labelled]
+        given = self._labelled_embeddings, self._labelled_codes
+        own = some[:, None] == labelled
+        self._temperature = choose_temperature(self._embed(samples[some]), *given, classes[some], own)
+
+    def _embed(self, samples):
+        """Return the embeddings of a tensor of samples."""
+        if self.module_ is None:
+            return samples.flatten(1).numpy() @ self.components_.T
+        return embed(self.module_, samples) @ self.components_.T
+
+    def _make_plan(self, method, n_neighbors, n_nodes):
         optimizer: Any = self.optimizer
         if isinstance(optimizer, str):
             optimizer = OPTIMIZERS[optimizer]
@@ -359,8 +388,13 @@ class SSDMLEmbedder(
         params["augment"] = copy_part("augment", self.augment)
         if self.augment == "affine":
             params["augment"] = augment_affine
+        has_images = len(self._sample_shape) == 3
+        chosen = choose_epochs(n_nodes, self.batch_size, has_images, params["paper"])
         if self.module is None and method.metric == "closed form":
             params["max_epochs"] = 1  # that of one graph
+        for name, value in zip(("max_epochs", "epochs_per_partition"), chosen, strict=True):
+            if params[name] is None:
+                params[name] = value
         settings = params_of(self._part_params(), "optimizer")
         params["make_optimizer"] = functools.partial(optimizer, lr=self.lr, **settings)
         return Plan(**{field.name: params[field.name] for field in dataclasses.fields(Plan)})
@@ -373,9 +407,12 @@ class SSDMLEmbedder(
             if method.orthogonal and n_components == width:
                 n_components = -(-width // 2)
             return MetricModel(None, width, n_components, parametrized)
-        module = find_module(self.module)
+        name: Any = self.module
+        if name == "auto":
+            name = "convnet" if len(self._sample_shape) == 3 else "mlp"
+        module = find_module(name)
         params = params_of(self._part_params(), "module")
-        if self.module == "convnet":
+        if name == "convnet":
             params.setdefault("gradients", True)
         arguments = module_arguments(module, self._sample_shape, 2 * self.n_components, params)
         backbone = module if isinstance(module, torch.nn.Module) else module(**arguments)
@@ -428,8 +465,40 @@ class SSDMLEmbedder(
         """
         return np.linalg.norm(np.subtract(*self._embed_pairs(pairs, X)), axis=1)
 
-    def score(self, X: MatrixLike, y: ArrayLike) -> float:
-        """Return recall@1 of labelled samples: the share whose nearest other one is of its class.
+    def predict_proba(self, X: MatrixLike) -> NDArray:
+        """Return the probabilities of classes, by the labelled samples that are near.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features) or (n_samples, channels, height, width)
+            The samples. For those of `fit`, `transduction_` knows more.
+
+        Returns
+        -------
+        probabilities : ndarray of shape (n_samples, n_classes)
+            In the order of `classes_`.
+        """
+        embeddings = self.transform(X)
+        labelled = self._labelled_embeddings, self._labelled_codes
+        return nearest_label_classes(embeddings, *labelled, self._temperature)
+
+    def predict(self, X: MatrixLike) -> NDArray:
+        """Return the classes of samples.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features) or (n_samples, channels, height, width)
+            The samples.
+
+        Returns
+        -------
+        labels : ndarray of shape (n_samples,)
+            Of `classes_`.
+        """
+        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+
+    def score(self, X: MatrixLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Return the accuracy of labelled samples.
 
         Parameters
         ----------
@@ -437,31 +506,17 @@ class SSDMLEmbedder(
             The samples.
         y : array-like of shape (n_samples,)
             Their classes; samples with -1 are left out.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Of the samples.
 
         Returns
         -------
-        recall : float
+        accuracy : float
             Between 0 and 1.
         """
-        embeddings = self.transform(X)
-        if y is None:
-            raise ValueError("score requires y to be passed, but the target y is None.")
-        y = label_vector(y, len(embeddings), ", -1 for samples without one")
-        labelled = labelled_rows(y)
-        if labelled.sum() < 2:
-            raise ValueError("y has less than two labelled samples: there is nothing to score.")
-        _, codes = encode(y[labelled], "y")
-        if np.bincount(codes).max() < 2:
-            raise ValueError(
-                "y has no class with two labelled samples, so there is no neighbour to find."
-            )
-        return recall_at_k(embeddings[labelled], codes, k=1)
+        return labelled_accuracy(self.predict(X), y, sample_weight)
 
-
-def without_label(names: NDArray, unknown: Any) -> NDArray:
-    """Return labels with -1, or None beside labels that are no numbers, where they are unknown."""
-    if unknown.any():
-        if names.dtype.kind not in "iuf":
-            names = names.astype(object)
-        names[unknown] = -1 if names.dtype.kind in "iuf" else None
-    return names
+    @property
+    def transduction_(self) -> NDArray:
+        """The label of each training sample: `propagated_labels_`."""
+        return self.propagated_labels_
