@@ -32,7 +32,7 @@ _MIN_BATCHES = 30
 # Batches of a fit, from which the number of epochs follows, and epochs of a partition: images that
 # are new to the network are worth more than another epoch; classes of a table cost more.
 _IMAGE_BATCHES, _IMAGE_EPOCHS = 300, 1
-_TABLE_BATCHES, _TABLE_EPOCHS = 1000, 5
+_TABLE_BATCHES, _TABLE_EPOCHS = 500, 5
 # With the paper's recipe.
 _PAPER_EPOCHS, _PAPER_EPOCHS_PER_PARTITION = 50, 10
 # Labelled samples are added to each batch: the batch size over this.

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.exceptions import DataConversionWarning
 
 from .validation import as_array, check_given, encode_several, label_vector, naming
 
@@ -105,6 +106,12 @@ def encode_partial_labels(
     (array([3, 5]), array([ 1, -1,  0,  1]))
     """
     check_given(y, name)
+    if np.ndim(y) == 2:
+        warnings.warn(
+            "A column-vector y was passed when a 1d array was expected.",
+            DataConversionWarning,
+            stacklevel=5,
+        )
     y = label_vector(y, n_samples, ", -1 for samples without one")
     labelled = labelled_rows(y)
     if not labelled.any():
