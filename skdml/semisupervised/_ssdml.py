@@ -345,37 +345,36 @@ class SSDMLEmbedder(
         model = self._make_model(samples, method)
         partitions = Partitions(model, samples, codes, weights, plan, rng)
 
-        def attributes(model):
+        labelled = np.flatnonzero(codes >= 0)
+
+        def attributes(model, some=labelled, classes=np.eye(len(self.classes_))[codes[labelled]]):
             factor = orthonormal(model.factor) if method.orthogonal else model.factor
+            module = None if model.backbone is None else model.backbone.to("cpu")
+            components = np.ascontiguousarray(factor.T)
+
+            def embed_rows(rows):
+                samples = given[rows]
+                features = samples.flatten(1).numpy() if module is None else embed(module, samples)
+                return features @ components.T
+
+            known = embed_rows(labelled), codes[labelled]
+            own = some[:, None] == labelled
             return {
-                "components_": np.ascontiguousarray(factor.T),
-                "module_": None if model.backbone is None else model.backbone.to("cpu"),
+                "components_": components,
+                "module_": module,
+                "_labelled_embeddings": known[0],
+                "_labelled_codes": known[1],
+                "_temperature": choose_temperature(embed_rows(some), *known, classes, own),
             }
 
         trained = train(partitions, method, progress, attributes)
         self.history_, self.graph_statistics_ = trained
         classes = partitions.propagate_all()
-        self.__dict__.update(attributes(model))
-        self._remember_labelled(given, codes, classes, rng)
+        some = np.sort(rng.permutation(len(codes))[:_CALIBRATED])
+        self.__dict__.update(attributes(model, some, classes[some]))
         self.propagated_confidence_ = classes.max(axis=1)
         names = self.classes_[classes.argmax(axis=1)]
         self.propagated_labels_ = without_label(names, ~classes.any(axis=1))
-
-    def _remember_labelled(self, samples, codes, classes, rng):
-        """Keep the embeddings of labelled samples, by which others are classified."""
-        labelled = np.flatnonzero(codes >= 0)
-        some = np.sort(rng.permutation(len(codes))[:_CALIBRATED])
-        self._labelled_embeddings = self._embed(samples[labelled])
-        self._labelled_codes = codes[labelled]
-        given = self._labelled_embeddings, self._labelled_codes
-        own = some[:, None] == labelled
-        self._temperature = choose_temperature(self._embed(samples[some]), *given, classes[some], own)
-
-    def _embed(self, samples):
-        """Return the embeddings of a tensor of samples."""
-        if self.module_ is None:
-            return samples.flatten(1).numpy() @ self.components_.T
-        return embed(self.module_, samples) @ self.components_.T
 
     def _make_plan(self, method, n_neighbors, n_nodes):
         optimizer: Any = self.optimizer
@@ -495,7 +494,8 @@ class SSDMLEmbedder(
         labels : ndarray of shape (n_samples,)
             Of `classes_`.
         """
-        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+        probabilities = self.predict_proba(X)
+        return self.classes_[probabilities.argmax(axis=1)]
 
     def score(self, X: MatrixLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the accuracy of labelled samples.

@@ -106,7 +106,9 @@ def encode_partial_labels(
     (array([3, 5]), array([ 1, -1,  0,  1]))
     """
     check_given(y, name)
-    if np.ndim(y) == 2:
+    with naming("y"):
+        y = as_array(y)
+    if y.ndim == 2 and y.shape[1] == 1:
         warnings.warn(
             "A column-vector y was passed when a 1d array was expected.",
             DataConversionWarning,
@@ -125,6 +127,8 @@ def encode_partial_labels(
     known = y[labelled]
     if known.dtype.kind == "f" and not np.isfinite(known).all():
         raise ValueError("y contains NaN or infinity: give -1 to samples without a label.")
+    if known.dtype.kind == "f" and (known != np.floor(known)).any():
+        raise ValueError("y is continuous: class labels are needed, -1 for samples without one.")
     classes, positions = encode_several(known, " beside -1")
     if needs_pairs and np.bincount(positions).max() < 2:
         raise ValueError(
