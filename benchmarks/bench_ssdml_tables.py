@@ -262,7 +262,9 @@ def run_terms(options, cache):
     for data in sets:
         for term in TERMS:
             results = [
-                cache.compute(["terms", data, term, seed], score_terms, data, term, seed, options.quick)
+                cache.compute(
+                    ["terms", data, term, seed], score_terms, data, term, seed, options.quick
+                )
                 for seed in range(options.pick(full=options.extra["term_seeds"], quick=1))
             ]
             rows.append({"part": "terms", "data": data, "name": term, **means_of(results)})

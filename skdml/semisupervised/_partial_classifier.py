@@ -191,9 +191,7 @@ class PartiallyLabelledClassifier(ClassifierMixin, EstimatorMixin, BaseEstimator
         """
         return self._call("decision_function", X)
 
-    def score(
-        self, X: MatrixLike, y: ArrayLike, sample_weight: ArrayLike | None = None
-    ) -> float:
+    def score(self, X: MatrixLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the accuracy of labelled rows.
 
         Parameters

@@ -56,15 +56,17 @@ class SSDMLEmbedder(
 ):
     """Semi-supervised deep metric learning: a few labels, and many samples without one.
 
-    Labels are propagated along a graph of nearest neighbours. Samples that share a propagated class
-    should be near each other, samples of different classes far apart: a network and a linear map L
-    behind it are trained for that, and the next graph is of the network's features.
+    Labels are propagated along graphs of nearest neighbours. A network and a linear map L behind it
+    are trained so that each sample finds its propagated class among the labelled samples near it.
+    For images, the next graph is of the network's features. For tables, graphs of the columns, of a
+    logistic regression's logits and of NCA, and the regression itself, are weighed by labels that
+    were held out. The embedder is a transformer, and a classifier of new samples.
     Read more in the :ref:`user guide <ssdml>`.
 
     Parameters
     ----------
     method : str, default="ssdml"
-        "ssdml" learns from triplets by propagated affinity. Older methods are "lrml" (Laplacian
+        "ssdml" learns from propagated classes. Older methods are "lrml" (Laplacian
         regularisation), "seraph" (entropy regularisation), "isdml" (a Laplacian by density),
         "apllr" and "apit" (affinity propagation from a prior metric, a likelihood ratio or ITML).
         :func:`register_method` adds others. See Notes for their parameters.
@@ -73,9 +75,10 @@ class SSDMLEmbedder(
         network's features from the beginning; triplets from halves of the neighbourhoods; L
         trained in turn with the network, by conjugate gradients on the Stiefel manifold. It
         collapses with small neighbourhoods. For other methods it changes the graphs.
-    module : {"mlp", "convnet"}, class, torch.nn.Module or None, default="mlp"
-        The network: fully connected, for tables; convolutional, for images, on their oriented
-        gradients (on pixels with ``module__gradients=False``); a subclass of ``torch.nn.Module``
+    module : {"auto", "mlp", "convnet"}, class, torch.nn.Module or None, default="auto"
+        The network: "mlp" is fully connected, for tables; "convnet" convolutional, for images, on
+        their oriented gradients (on pixels with ``module__gradients=False``); "auto" takes the one
+        that fits the samples; a subclass of ``torch.nn.Module``
         or a network, as in :class:`~skdml.deep.DeepMetricEmbedder`; or None, a linear metric of
         the columns of X. The network has twice `n_components` outputs, if it can be told.
     n_components : int, default=64
@@ -88,10 +91,12 @@ class SSDMLEmbedder(
         gamma, the share that a sample takes from its neighbours in each step of propagation.
     partition_size : int, default=9000
         Unlabelled samples in a graph, beside all labelled ones.
-    epochs_per_partition : int, default=10
-        Epochs after which other samples are drawn, for a new graph.
-    max_epochs : int, default=50
-        Epochs in all.
+    epochs_per_partition : int, default=None
+        Epochs after which other samples are drawn, for a new graph. None is 1 for images, 5 for
+        tables.
+    max_epochs : int, default=None
+        Epochs in all. None is as many as make 300 batches of images, or 500 of rows. With
+        ``recipe="paper"``, both are the paper's 10 and 50.
     pretrain_epochs : int, default=0
         Epochs of supervised training on the labelled samples before that, as a classifier.
     batch_size : int, default=200
@@ -123,9 +128,10 @@ class SSDMLEmbedder(
     module_ : torch.nn.Module or None
         The trained network.
     propagated_labels_ : ndarray of shape (n_samples,)
-        The class of each training sample by propagation along the graphs of the trained model; its
-        label, where it has one. Samples that no label reaches, or whose weight is 0, have -1, if
-        labels are numbers, or None.
+        The class of each training sample by propagation; its label, where it has one. Images that
+        no label reaches, and samples whose weight is 0, have -1, if labels are numbers, or None.
+    transduction_ : ndarray of shape (n_samples,)
+        The same, by the name that scikit-learn's LabelSpreading has for it.
     propagated_confidence_ : ndarray of shape (n_samples,)
         The share of that class, between 0 and 1.
     graph_statistics_ : list of dict
@@ -143,6 +149,7 @@ class SSDMLEmbedder(
     See Also
     --------
     skdml.deep.DeepMetricEmbedder : Learns from labelled samples alone.
+    skdml.semisupervised.PartiallyLabelledClassifier : Any classifier behind this in a pipeline.
     skdml.semisupervised.PartiallyLabelledKFold : Cross-validation with unlabelled samples.
     sklearn.semi_supervised.LabelSpreading : Labels along a graph, without learning a metric.
 
@@ -151,10 +158,10 @@ class SSDMLEmbedder(
     The parameters of a method are given as ``loss__name``; those of another method are an error, as
     are parameters that a linear metric in closed form (``module=None``) has no use for.
 
-    - "ssdml": `angle` (alpha, the bound of the angle at the negative of a triplet, 40 degrees).
-      With ``recipe="default"`` also `instance_weight` (0.5), the weight of an InfoNCE term that
-      tells each sample, augmented twice, from samples of other classes, and `orthogonal` (True),
-      whether L has orthonormal columns.
+    - "ssdml": `instance_weight` (0.5), the weight of an InfoNCE term that tells each sample,
+      augmented twice, from samples of other classes; `orthogonal` (True), whether L has orthonormal
+      columns; `angle` (None), alpha of the paper's angular loss of triplets, in degrees: a number
+      adds that loss. With ``recipe="paper"``, `angle` (40) alone.
     - "lrml", "isdml", "apllr", "apit": `similar_weight` (1), `dissimilar_weight` (0.5) and
       `graph_weight` (1).
     - "seraph": `entropy_weight` (0.1) and `trace_weight` (0.01).
@@ -175,8 +182,10 @@ class SSDMLEmbedder(
     >>> model = SSDMLEmbedder(max_epochs=2, random_state=0).fit(X, partly)
     >>> model.transform(X).shape
     (600, 64)
-    >>> float(np.mean(model.propagated_labels_ == y)) > 0.85
+    >>> float(np.mean(model.transduction_ == y)) > 0.85
     True
+    >>> model.predict(X[:3]).shape
+    (3,)
     """
 
     _parameter_constraints: dict = {
@@ -209,6 +218,9 @@ class SSDMLEmbedder(
     graph_statistics_: list[dict[str, Any]]
     history_: dict[str, list]
     classes_: NDArray
+    _labelled_embeddings: NDArray
+    _labelled_codes: NDArray
+    _temperature: float
 
     def __init__(
         self,
@@ -346,8 +358,9 @@ class SSDMLEmbedder(
         partitions = Partitions(model, samples, codes, weights, plan, rng)
 
         labelled = np.flatnonzero(codes >= 0)
+        given_classes = np.eye(len(self.classes_))[codes[labelled]]
 
-        def attributes(model, some=labelled, classes=np.eye(len(self.classes_))[codes[labelled]]):
+        def attributes(model, some=labelled, classes=given_classes):
             factor = orthonormal(model.factor) if method.orthogonal else model.factor
             module = None if model.backbone is None else model.backbone.to("cpu")
             components = np.ascontiguousarray(factor.T)

@@ -122,9 +122,7 @@ def count_batches(n_nodes: int, batch_size: int) -> int:
     return max(_MIN_BATCHES, -(-n_nodes // batch_size))
 
 
-def choose_epochs(
-    n_nodes: int, batch_size: int, has_images: bool, paper: bool
-) -> tuple[int, int]:
+def choose_epochs(n_nodes: int, batch_size: int, has_images: bool, paper: bool) -> tuple[int, int]:
     """Return the number of epochs, and that of a partition, where they are not given.
 
     Parameters
@@ -295,7 +293,7 @@ class Partitions:
 
     Images: the first graph is of their oriented gradients, later ones are of the network, with one
     of the gradients beside it. Tables: one graph of the rows, and classes by `table_classes`, which
-    do not depend on the network. With the paper's recipe all graphs are of the network and directed.
+    do not depend on the network. With the paper's recipe all graphs are of the network, directed.
 
     Parameters
     ----------

@@ -74,8 +74,8 @@ def learn_classes(
 
     A logistic regression of the labelled rows; labels propagated along a graph of its logits, which
     were smoothed along the graph of the rows; along the graph of the rows, and one of the logits as
-    they are, both far and near; and along a graph of the rows as mapped by NCA, far and near. NCA is
-    left out where there are too many columns or no class has two labels.
+    they are, both far and near; and along a graph of the rows as mapped by NCA, far and near. NCA
+    is left out where there are too many columns or no class has two labels.
 
     Parameters
     ----------
@@ -187,7 +187,8 @@ def pool(classes: NDArray, weighing: Weighing) -> NDArray:
         known = one.any(axis=1, keepdims=True)
         logarithms += known * weight * np.log(sharpen(one, power) + _MIN_PROBABILITY)
     logarithms -= logarithms.max(axis=1, keepdims=True)
-    return normalize_rows(np.exp(weighing.power * logarithms) * classes.any(axis=(0, 2))[:, None])
+    known = classes.sum(axis=(0, 2))[:, None] > 0
+    return normalize_rows(np.exp(weighing.power * logarithms) * known)
 
 
 def choose_weights(

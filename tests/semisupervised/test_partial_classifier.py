@@ -10,7 +10,7 @@ from sklearn.utils.estimator_checks import check_classifiers_classes, parametriz
 pytest.importorskip("torch")
 pytest.importorskip("skorch")
 
-from skdml.semisupervised import PartiallyLabelledClassifier  # noqa: E402
+from skdml.semisupervised import PartiallyLabelledClassifier
 
 
 @parametrize_with_checks([PartiallyLabelledClassifier(LogisticRegression(), propagate=True)])

@@ -233,7 +233,7 @@ def test_dtype_distances_and_names(fitted, digits):
 
 
 def test_score_is_the_accuracy_of_labelled_rows(fitted, digits):
-    X, partly, y = digits
+    X, _, y = digits
     known = np.arange(400) % 2 == 0
     predicted = fitted.predict(X)
     some = np.where(known, y, -1)
@@ -334,7 +334,11 @@ def test_a_classifier_that_takes_minus_one_for_a_class_is_found(digits):
         wrong.fit(X, partly)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for last in ([PartiallyLabelledClassifier()], [SelfTrainingClassifier(LogisticRegression())], []):
+        for last in (
+            [PartiallyLabelledClassifier()],
+            [SelfTrainingClassifier(LogisticRegression())],
+            [],
+        ):
             right = make_pipeline(StandardScaler(), quick(max_epochs=1), *last).fit(X, partly)
             assert right.score(X, y) > 0.7
 

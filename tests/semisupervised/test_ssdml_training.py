@@ -17,15 +17,15 @@ from skdml.semisupervised._method_laplacian import (  # noqa: E402
     labelled_pairs,
 )
 from skdml.semisupervised._method_ssdml import (  # noqa: E402
-    PropagatedClasses,
     NeighbourhoodTriplets,
+    PropagatedClasses,
 )
 from skdml.semisupervised._ssdml_training import (  # noqa: E402
     MetricModel,
-    Plan,
-    draw_batches,
     Partitions,
+    Plan,
     choose_epochs,
+    draw_batches,
     draw_partitions,
 )
 
@@ -143,7 +143,11 @@ def affinity_loss_by_hand(classes, codes, first, second, angle, instance_weight)
         logits = np.exp(cosines / 0.2)
         kept = [j for j in range(n_rows) if j == i or affinity[i, j] <= 0.5]
         instance.append(-np.log(logits[i] / logits[kept].sum()))
-    return np.mean(triplets) * (angle is not None) + np.mean(labelled) + instance_weight * np.mean(instance)
+    return (
+        np.mean(triplets) * (angle is not None)
+        + np.mean(labelled)
+        + instance_weight * np.mean(instance)
+    )
 
 
 @pytest.mark.parametrize(("angle", "instance_weight"), [(30, 0.0), (30, 0.7), (None, 0.7)])
