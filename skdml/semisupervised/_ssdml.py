@@ -38,11 +38,20 @@ from ..utils.validation import check_varies, label_vector
 from ._nearest_labels import choose_temperature, nearest_label_classes
 from ._partial_classifier import labelled_accuracy, warn_of_classifier_behind, without_label
 from ._ssdml_methods import make_method
-from ._ssdml_training import MetricModel, Partitions, Plan, choose_epochs, train
+from ._ssdml_training import (
+    MetricModel,
+    Partitions,
+    Plan,
+    choose_epochs,
+    choose_partition_size,
+    train,
+)
 from ._stiefel import orthonormal
 
 # Training samples on which the probabilities of classes are calibrated, at most.
 _CALIBRATED = 2000
+# Samples that are embedded at a time, where there are too many for graphs.
+_BLOCK_ROWS = 10_000
 
 
 class SSDMLEmbedder(
@@ -89,8 +98,9 @@ class SSDMLEmbedder(
         one: k is smaller where few different ones are left.
     propagation : float, default=0.99
         gamma, the share that a sample takes from its neighbours in each step of propagation.
-    partition_size : int, default=9000
-        Unlabelled samples in a graph, beside all labelled ones.
+    partition_size : int, default=None
+        Unlabelled samples in a graph, beside all labelled ones. None is 9,000 images or 20,000 rows
+        of a table.
     epochs_per_partition : int, default=None
         Epochs after which other samples are drawn, for a new graph. None is 1 for images, 5 for
         tables.
@@ -130,6 +140,7 @@ class SSDMLEmbedder(
     propagated_labels_ : ndarray of shape (n_samples,)
         The class of each training sample by propagation; its label, where it has one. Images that
         no label reaches, and samples whose weight is 0, have -1, if labels are numbers, or None.
+        Samples beyond eight partitions have what `predict` says of them.
     transduction_ : ndarray of shape (n_samples,)
         The same, by the name that scikit-learn's LabelSpreading has for it.
     propagated_confidence_ : ndarray of shape (n_samples,)
@@ -195,7 +206,7 @@ class SSDMLEmbedder(
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "n_neighbors": [Interval(Integral, 2, None, closed="left")],
         "propagation": [Interval(Real, 0, 1, closed="neither")],
-        "partition_size": [Interval(Integral, 1, None, closed="left")],
+        "partition_size": [Interval(Integral, 1, None, closed="left"), None],
         "epochs_per_partition": [Interval(Integral, 1, None, closed="left"), None],
         "max_epochs": [Interval(Integral, 1, None, closed="left"), None],
         "pretrain_epochs": [Interval(Integral, 0, None, closed="left")],
@@ -230,7 +241,7 @@ class SSDMLEmbedder(
         n_components: int = 64,
         n_neighbors: int = 10,
         propagation: float = 0.99,
-        partition_size: int = 9000,
+        partition_size: int | None = None,
         epochs_per_partition: int | None = None,
         max_epochs: int | None = None,
         pretrain_epochs: int = 0,
@@ -309,12 +320,16 @@ class SSDMLEmbedder(
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # it was said above
                 self.classes_, codes = encode_partial_labels(y, len(X), name, method.needs_pairs)
-        n_nodes = min(len(X), int((codes >= 0).sum()) + self.partition_size)
+        partition_size = self.partition_size
+        if partition_size is None:
+            has_images = len(self._sample_shape) == 3
+            partition_size = choose_partition_size(has_images, self.recipe == "paper")
+        n_nodes = min(len(X), int((codes >= 0).sum()) + partition_size)
         if rows is not None and n_neighbors % 2 == 0:
             n_neighbors = min(n_neighbors, max(2, (n_nodes - 1) // 2 * 2))
         check_neighbors(n_neighbors, n_nodes)
         check_changes(self.augment, self._sample_shape)
-        plan = self._make_plan(method, n_neighbors, n_nodes)
+        plan = self._make_plan(method, n_neighbors, partition_size, n_nodes)
         seed = int(check_random_state(self.random_state).randint(2**31))
         with (
             FitProgress(self, total=plan.max_epochs, X=given, y=y, description="epoch") as progress,
@@ -363,40 +378,45 @@ class SSDMLEmbedder(
         def attributes(model, some=labelled, classes=given_classes):
             factor = orthonormal(model.factor) if method.orthogonal else model.factor
             module = None if model.backbone is None else model.backbone.to("cpu")
-            components = np.ascontiguousarray(factor.T)
-
-            def embed_rows(rows):
-                samples = given[rows]
-                features = samples.flatten(1).numpy() if module is None else embed(module, samples)
-                return features @ components.T
-
-            known = embed_rows(labelled), codes[labelled]
+            found = {"components_": np.ascontiguousarray(factor.T), "module_": module}
+            known = self._embed(given[labelled], **found), codes[labelled]
             own = some[:, None] == labelled
-            return {
-                "components_": components,
-                "module_": module,
-                "_labelled_embeddings": known[0],
-                "_labelled_codes": known[1],
-                "_temperature": choose_temperature(embed_rows(some), *known, classes, own),
-            }
+            others = self._embed(given[some], **found)
+            found["_labelled_embeddings"], found["_labelled_codes"] = known
+            found["_temperature"] = choose_temperature(others, *known, classes, own)
+            return found
 
         trained = train(partitions, method, progress, attributes)
         self.history_, self.graph_statistics_ = trained
-        classes = partitions.propagate_all()
-        some = np.sort(rng.permutation(len(codes))[:_CALIBRATED])
+        classes, left = partitions.propagate_all()
+        some = np.sort(rng.permutation(np.setdiff1d(np.arange(len(codes)), left))[:_CALIBRATED])
         self.__dict__.update(attributes(model, some, classes[some]))
+        for rows in np.array_split(left, -(-len(left) // _BLOCK_ROWS)) if len(left) else ():
+            classes[rows] = self._near_labelled(self._embed(given[rows]))
         self.propagated_confidence_ = classes.max(axis=1)
         names = self.classes_[classes.argmax(axis=1)]
         self.propagated_labels_ = without_label(names, ~classes.any(axis=1))
 
-    def _make_plan(self, method, n_neighbors, n_nodes):
+    def _embed(self, samples, components_=None, module_=None):
+        """Return the embeddings of a tensor of samples, by given or by fitted parts."""
+        if components_ is None:
+            components_, module_ = self.components_, self.module_
+        features = samples.flatten(1).numpy() if module_ is None else embed(module_, samples)
+        return features @ components_.T
+
+    def _near_labelled(self, embeddings):
+        """Return class distributions by labelled samples."""
+        labelled = self._labelled_embeddings, self._labelled_codes
+        return nearest_label_classes(embeddings, *labelled, self._temperature)
+
+    def _make_plan(self, method, n_neighbors, partition_size, n_nodes):
         optimizer: Any = self.optimizer
         if isinstance(optimizer, str):
             optimizer = OPTIMIZERS[optimizer]
         elif not inspect.isclass(optimizer):
             raise TypeError(f"optimizer must be a name or a class, got {optimizer!r}.")
         params = {**vars(self), "device": choose_device(self.device), "n_neighbors": n_neighbors}
-        params["paper"] = self.recipe == "paper"
+        params.update(partition_size=partition_size, paper=self.recipe == "paper")
         params["augment"] = copy_part("augment", self.augment)
         if self.augment == "affine":
             params["augment"] = augment_affine
@@ -490,9 +510,7 @@ class SSDMLEmbedder(
         probabilities : ndarray of shape (n_samples, n_classes)
             In the order of `classes_`.
         """
-        embeddings = self.transform(X)
-        labelled = self._labelled_embeddings, self._labelled_codes
-        return nearest_label_classes(embeddings, *labelled, self._temperature)
+        return self._near_labelled(self.transform(X))
 
     def predict(self, X: MatrixLike) -> NDArray:
         """Return the classes of samples.

@@ -35,6 +35,9 @@ _IMAGE_BATCHES, _IMAGE_EPOCHS = 300, 1
 _TABLE_BATCHES, _TABLE_EPOCHS = 500, 5
 # With the paper's recipe.
 _PAPER_EPOCHS, _PAPER_EPOCHS_PER_PARTITION = 50, 10
+# Unlabelled samples of a partition, where it is not given: for tables, one graph of all rows is
+# best. Labels are propagated along graphs of so many partitions, and others are predicted.
+_IMAGES, _ROWS, _MAX_PARTITIONS = 9000, 20_000, 8
 # Labelled samples are added to each batch: the batch size over this.
 _LABELLED_SHARE = 8
 # Cells of oriented gradients along the shorter side of an image, about.
@@ -115,6 +118,11 @@ class Plan:
     def load(self, X: Tensor) -> Tensor:
         """Return samples for a training step: augmented, on the device."""
         return (X if self.augment is None else augmented(self.augment, X)).to(self.device)
+
+
+def choose_partition_size(has_images: bool, paper: bool) -> int:
+    """Return the unlabelled samples of a partition, where the number is not given."""
+    return _IMAGES if has_images or paper else _ROWS
 
 
 def count_batches(n_nodes: int, batch_size: int) -> int:
@@ -372,15 +380,26 @@ class Partitions:
         given = table, graph, known, *options, weights
         return graph, table_classes(*given, self.weighing, self.rng)
 
-    def propagate_all(self) -> NDArray:
-        """Return the class distribution of every sample, each unlabelled one in one partition."""
+    def propagate_all(self) -> tuple[NDArray, NDArray]:
+        """Propagate labels to the samples, each unlabelled one in one partition.
+
+        Returns
+        -------
+        classes : ndarray of shape (n_samples, n_classes)
+            Their distributions.
+        left : ndarray
+            Numbers of samples that are in no partition, as there would be too many of these.
+        """
         n_unlabelled = int((self.codes < 0).sum())
         classes = np.zeros((len(self.codes), self.n_classes))
+        is_left = np.ones(len(self.codes), dtype=bool)
         partitions = draw_partitions(self.codes, self.plan.partition_size, self.rng)
-        for _ in range(max(1, -(-n_unlabelled // self.plan.partition_size))):
+        n_partitions = max(1, -(-n_unlabelled // self.plan.partition_size))
+        for _ in range(min(n_partitions, _MAX_PARTITIONS)):
             rows = next(partitions)
             classes[rows] = self.make(rows).classes
-        return classes
+            is_left[rows] = False
+        return classes, np.flatnonzero(is_left)
 
 
 def draw_batches(

@@ -212,10 +212,15 @@ def test_a_table_of_one_partition_is_looked_at_once():
     partitions = Partitions(*given, make_plan(partition_size=100), rng)
     first = partitions.make(np.arange(120))
     assert partitions.make(np.arange(120)) is first
-    np.testing.assert_array_equal(partitions.propagate_all(), first.classes)
+    classes, left = partitions.propagate_all()
+    np.testing.assert_array_equal(classes, first.classes)
+    assert len(left) == 0
     assert np.mean(first.classes.argmax(axis=1) == y) > 0.95
-    parts = Partitions(*given, make_plan(partition_size=60), rng).propagate_all()
+    parts, left = Partitions(*given, make_plan(partition_size=60), rng).propagate_all()
     assert np.mean(parts.argmax(axis=1) == y) > 0.95
+    assert len(left) == 0
+    _, left = Partitions(*given, make_plan(partition_size=10), rng).propagate_all()
+    assert len(left) == 20  # of 100, after eight partitions
 
 
 def test_epochs_follow_from_the_number_of_samples():
