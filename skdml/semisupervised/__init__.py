@@ -13,6 +13,7 @@ from .._optional import optional_import
 for _package in ("torch", "skorch"):
     optional_import(_package, "skdml.semisupervised")
 
+from ._partial_classifier import PartiallyLabelledClassifier  # noqa: E402
 from ._partial_folds import PartiallyLabelledKFold  # noqa: E402
 from ._ssdml import SSDMLEmbedder  # noqa: E402
 from ._ssdml_methods import Partition, SemiSupervisedMethod, method_names, register_method  # noqa: E402
@@ -22,6 +23,7 @@ for _module in pkgutil.iter_modules(__path__, f"{__name__}."):
         importlib.import_module(_module.name)
 
 __all__ = [
+    "PartiallyLabelledClassifier",
     "PartiallyLabelledKFold",
     "Partition",
     "SSDMLEmbedder",

@@ -13,16 +13,22 @@ from scipy import linalg, sparse
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import bicgstab, splu
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import normalize
+
+from ..metrics._neighbors import nearest
 
 # An edge of two unit vectors weighs their cosine to this power.
 _COSINE_POWER = 3
 # Powers of class distributions that are tried on held-out labels; that without any held-out label;
 # and the smallest probability of a class that counts.
 _POWERS = 2.0 ** np.arange(-1, 6.5, 0.5)
-_DEFAULT_POWER = 4.0
+DEFAULT_POWER = 4.0
 _MIN_PROBABILITY = 1e-3
+# Values of a block of differences, 16 MB.
+_BLOCK = 2**22
+# Labelled nodes that are held out, at most, and the largest error of propagated classes, beside a
+# start of 1: a node has one part in some thousands of it.
+_PROBES, _CLASS_TOL = 50, 1e-8
 # Conjugate gradients take as many steps as the root of 1 / (1 - damping), some 100 at 0.999.
 _MAX_STEPS = 1000
 # A residual of rounding alone, and the error that is worth a warning, beside the largest value.
@@ -72,16 +78,14 @@ def make_graph(
         Neighbours and propagation matrix.
     """
     n_nodes = len(features)
-    if unit_length:
-        features = normalize(features)
-    distances, neighbors = NearestNeighbors(n_neighbors=n_neighbors).fit(features).kneighbors()
+    features = np.ascontiguousarray(normalize(features) if unit_length else features, np.float32)
+    neighbors, distances = nearest_others(features, n_neighbors)
     starts = np.arange(0, n_nodes * n_neighbors + 1, n_neighbors)
     if kind == "directed":
         weights = np.full(neighbors.shape, 1 / n_neighbors)
     elif unit_length:
-        weights = np.maximum(1 - distances.astype(float) ** 2 / 2, 0) ** _COSINE_POWER
+        weights = np.maximum(1 - distances**2 / 2, 0) ** _COSINE_POWER
     else:
-        distances = distances.astype(float)
         widths = distances.mean(axis=1)
         products = widths[:, None] * widths[neighbors]
         weights = np.exp(-(distances**2) / np.where(products > 0, products, 1))
@@ -94,6 +98,36 @@ def make_graph(
         edges.data *= scale[edges.row] * scale[edges.col]
         flow = edges.tocsr()
     return Graph(neighbors, flow)
+
+
+def nearest_others(rows: NDArray, n_neighbors: int) -> tuple[NDArray[np.intp], NDArray]:
+    """Return the nearest other rows of each row, and their distances, by blocks.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+        The rows.
+    n_neighbors : int
+        How many others.
+
+    Returns
+    -------
+    neighbors : ndarray of shape (n_rows, n_neighbors)
+        Row numbers, nearest first.
+    distances : ndarray of shape (n_rows, n_neighbors)
+        Euclidean, in double precision.
+    """
+    neighbors = np.empty((len(rows), n_neighbors), dtype=np.intp)
+    distances = np.empty(neighbors.shape)
+    for some, found in nearest(rows, rows, n_neighbors):
+        neighbors[some] = found
+    step = max(1, _BLOCK // max(1, n_neighbors * rows.shape[1]))
+    for first in range(0, len(rows), step):
+        block = slice(first, first + step)
+        differences = rows[neighbors[block]] - rows[block, None]
+        squares = np.einsum("ijk,ijk->ij", differences, differences, dtype=float)
+        distances[block] = np.sqrt(squares)
+    return neighbors, distances
 
 
 def propagate(
@@ -205,7 +239,7 @@ def propagate_classes(
     codes: NDArray,
     n_classes: int,
     damping: float,
-    n_probes: int = 100,
+    n_probes: int = _PROBES,
     weights: NDArray | None = None,
 ) -> ClassMass:
     """Propagate the labels of nodes along a graph.
@@ -220,7 +254,7 @@ def propagate_classes(
         How many classes there are.
     damping : float
         The share that a node takes from its neighbours in each step.
-    n_probes : int, default=100
+    n_probes : int, default=50
         Labelled nodes that are held out, at most, to calibrate propagated classes.
     weights : ndarray of shape (n_nodes,), default=None
         What the label of each node counts; None is 1 for each.
@@ -243,7 +277,8 @@ def propagate_classes(
     probes = others[places]
     sources = np.zeros((len(codes), len(probes)))
     sources[probes, np.arange(len(probes))] = 1
-    values = np.maximum(propagate(flow, np.hstack([start, sources]), damping), 0)
+    values = propagate(flow, np.hstack([start, sources]), damping, _CLASS_TOL)
+    values = np.maximum(values, 0)
     mass, own = values[:, :n_classes], values[probes, n_classes + np.arange(len(probes))]
     held_out = mass[probes]
     own = own if weights is None else weights[probes] * own
@@ -252,6 +287,17 @@ def propagate_classes(
     scale = shares / np.where(totals > 0, totals, 1)
     held_out = np.maximum(held_out, 0)
     return ClassMass(normalize_rows(mass * scale), probes, normalize_rows(held_out * scale))
+
+
+def class_mass(
+    flow: sparse.csr_array,
+    codes: NDArray,
+    n_classes: int,
+    damping: float,
+    weights: NDArray | None = None,
+) -> NDArray:
+    """Return `mass` of `propagate_classes`, without any node held out."""
+    return propagate_classes(flow, codes, n_classes, damping, 0, weights).mass
 
 
 def class_distributions(
@@ -283,34 +329,38 @@ def class_distributions(
     """
     unlabelled = codes < 0
     reference = masses[0] if reference is None else reference
-    power = _best_power(reference.held_out, codes[reference.probes])
-    level = _confidence(_raise(reference.mass, power)[unlabelled])
+    power = best_power(reference.held_out, codes[reference.probes])
+    level = _confidence(sharpen(reference.mass, power)[unlabelled])
 
     def calibrate(mass):
-        gaps = [abs(_confidence(_raise(mass[unlabelled], power)) - level) for power in _POWERS]
-        return _raise(mass, _POWERS[int(np.argmin(gaps))])
+        gaps = [abs(_confidence(sharpen(mass[unlabelled], power)) - level) for power in _POWERS]
+        return sharpen(mass, _POWERS[int(np.argmin(gaps))])
 
-    classes = functools.reduce(_pool, [calibrate(one.mass) for one in masses])
-    labelled = np.flatnonzero(~unlabelled)
+    return set_labels(functools.reduce(_pool, [calibrate(one.mass) for one in masses]), codes)
+
+
+def set_labels(classes: NDArray, codes: NDArray) -> NDArray:
+    """Give labelled nodes their class, in place, and return all."""
+    labelled = np.flatnonzero(codes >= 0)
     classes[labelled] = 0
     classes[labelled, codes[labelled]] = 1
     return classes
 
 
-def _raise(mass, power):
+def sharpen(mass: NDArray, power: float) -> NDArray:
     """Raise distributions to a power and scale them again."""
     largest = mass.max(axis=1, keepdims=True)
     return normalize_rows((mass / np.where(largest > 0, largest, 1)) ** power)
 
 
-def _best_power(held_out, codes):
+def best_power(held_out: NDArray, codes: NDArray) -> float:
     """Return the power under which the classes of probes are most likely."""
     reached = held_out.any(axis=1)
     if not reached.any():
-        return _DEFAULT_POWER
+        return DEFAULT_POWER
     truth = np.flatnonzero(reached), codes[reached]
     likelihoods = [
-        np.log(np.maximum(_raise(held_out, power)[truth], _MIN_PROBABILITY)).mean()
+        np.log(np.maximum(sharpen(held_out, power)[truth], _MIN_PROBABILITY)).mean()
         for power in _POWERS
     ]
     return _POWERS[int(np.argmax(likelihoods))]

@@ -1,4 +1,4 @@
-"""SSDML: triplets by propagated affinity, their angular loss, and terms beside it."""
+"""SSDML: losses by propagated classes, and the paper's triplets with their angular loss."""
 
 from __future__ import annotations
 
@@ -78,13 +78,13 @@ class NeighbourhoodTriplets(SemiSupervisedMethod):
 
 
 @register_method("ssdml", paper=NeighbourhoodTriplets)
-class AffinityTriplets(SemiSupervisedMethod):
-    """SSDML with triplets by propagated classes, an NCA term and an instance term.
+class PropagatedClasses(SemiSupervisedMethod):
+    """SSDML by propagated classes: an NCA term, an instance term and, if wanted, triplets.
 
     Parameters
     ----------
-    angle : float, default=40
-        Of the angular loss, in degrees.
+    angle : float, default=None
+        Of the angular loss of triplets by propagated affinity, in degrees; None leaves it out.
     instance_weight : float, default=0.5
         The weight of the instance term.
     orthogonal : bool, default=True
@@ -95,13 +95,13 @@ class AffinityTriplets(SemiSupervisedMethod):
     batches = "views"
     needs_pairs = False
     _parameter_constraints = {
-        "angle": [Interval(Real, 0, 90, closed="neither")],
+        "angle": [Interval(Real, 0, 90, closed="neither"), None],
         "instance_weight": [Interval(Real, 0, None, closed="left")],
         "orthogonal": ["boolean"],
     }
 
     def __init__(
-        self, angle: float = 40, instance_weight: float = 0.5, orthogonal: bool = True
+        self, angle: float | None = None, instance_weight: float = 0.5, orthogonal: bool = True
     ) -> None:
         self.angle = angle
         self.instance_weight = instance_weight
@@ -116,11 +116,12 @@ class AffinityTriplets(SemiSupervisedMethod):
         """Return the loss of samples and of their other views."""
         first, second = embeddings
         affinity = (self.classes[batch[0]] @ self.classes[batch[1]].T).to(first.device)
-        distances = torch.cdist(first.detach(), second.detach())
-        anchors, positives, negatives = affinity_triplets(affinity, distances, similar=_ALIKE)
-        triplets = first[anchors], second[positives], second[negatives]
-        loss = angular_loss(*triplets, self.angle, _SCALE)
-        loss = loss + self._nca_loss(batch[0], first)
+        loss = self._nca_loss(batch[0], first)
+        if self.angle is not None:
+            distances = torch.cdist(first.detach(), second.detach())
+            anchors, positives, negatives = affinity_triplets(affinity, distances, similar=_ALIKE)
+            triplets = first[anchors], second[positives], second[negatives]
+            loss = loss + angular_loss(*triplets, self.angle, _SCALE)
         if self.instance_weight:
             term = instance_loss(first, second, affinity > _ALIKE, _INSTANCE_TEMPERATURE)
             loss = loss + self.instance_weight * term

@@ -21,40 +21,61 @@ from ..deep._data import augment_affine, check_changes
 from ..deep._samples import SamplesMixin
 from ..deep._train import embed
 from ..deep.modules import find_module, module_arguments
-from ..metrics import recall_at_k
-from ..utils._bases import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from ..utils._bases import (
+    BaseEstimator,
+    ClassifierMixin,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+)
 from ..utils._fit import FitProgress, copy_part, fit_method
-from ..utils._labels import check_neighbors, encode_partial_labels, labelled_rows
+from ..utils._labels import check_neighbors, encode_partial_labels
 from ..utils._parts import PartParamsMixin, params_of
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions
 from ..utils._supervision import places_of_rows
 from ..utils._torch import choose_device, seeded_torch
 from ..utils._typing import MatrixLike, RandomStateLike
-from ..utils.validation import check_varies, encode, label_vector
+from ..utils.validation import check_varies, label_vector
+from ._nearest_labels import choose_temperature, nearest_label_classes
+from ._partial_classifier import labelled_accuracy, warn_of_classifier_behind, without_label
 from ._ssdml_methods import make_method
-from ._ssdml_training import MetricModel, Plan, propagate_all, train
+from ._ssdml_training import (
+    MetricModel,
+    Partitions,
+    Plan,
+    choose_epochs,
+    choose_partition_size,
+    train,
+)
 from ._stiefel import orthonormal
+
+# Training samples on which the probabilities of classes are calibrated, at most.
+_CALIBRATED = 2000
+# Samples that are embedded at a time, where there are too many for graphs.
+_BLOCK_ROWS = 10_000
 
 
 class SSDMLEmbedder(
     PartParamsMixin,
     SamplesMixin,
     ClassNamePrefixFeaturesOutMixin,
+    ClassifierMixin,
     TransformerMixin,
     EstimatorMixin,
     BaseEstimator,
 ):
     """Semi-supervised deep metric learning: a few labels, and many samples without one.
 
-    Labels are propagated along a graph of nearest neighbours. Samples that share a propagated class
-    should be near each other, samples of different classes far apart: a network and a linear map L
-    behind it are trained for that, and the next graph is of the network's features.
+    Labels are propagated along graphs of nearest neighbours. A network and a linear map L behind it
+    are trained so that each sample finds its propagated class among the labelled samples near it.
+    For images, the next graph is of the network's features. For tables, graphs of the columns, of a
+    logistic regression's logits and of NCA, and the regression itself, are weighed by labels that
+    were held out. The embedder is a transformer, and a classifier of new samples.
     Read more in the :ref:`user guide <ssdml>`.
 
     Parameters
     ----------
     method : str, default="ssdml"
-        "ssdml" learns from triplets by propagated affinity. Older methods are "lrml" (Laplacian
+        "ssdml" learns from propagated classes. Older methods are "lrml" (Laplacian
         regularisation), "seraph" (entropy regularisation), "isdml" (a Laplacian by density),
         "apllr" and "apit" (affinity propagation from a prior metric, a likelihood ratio or ITML).
         :func:`register_method` adds others. See Notes for their parameters.
@@ -63,9 +84,10 @@ class SSDMLEmbedder(
         network's features from the beginning; triplets from halves of the neighbourhoods; L
         trained in turn with the network, by conjugate gradients on the Stiefel manifold. It
         collapses with small neighbourhoods. For other methods it changes the graphs.
-    module : {"mlp", "convnet"}, class, torch.nn.Module or None, default="mlp"
-        The network: fully connected, for tables; convolutional, for images, on their oriented
-        gradients (on pixels with ``module__gradients=False``); a subclass of ``torch.nn.Module``
+    module : {"auto", "mlp", "convnet"}, class, torch.nn.Module or None, default="auto"
+        The network: "mlp" is fully connected, for tables; "convnet" convolutional, for images, on
+        their oriented gradients (on pixels with ``module__gradients=False``); "auto" takes the one
+        that fits the samples; a subclass of ``torch.nn.Module``
         or a network, as in :class:`~skdml.deep.DeepMetricEmbedder`; or None, a linear metric of
         the columns of X. The network has twice `n_components` outputs, if it can be told.
     n_components : int, default=64
@@ -76,12 +98,15 @@ class SSDMLEmbedder(
         one: k is smaller where few different ones are left.
     propagation : float, default=0.99
         gamma, the share that a sample takes from its neighbours in each step of propagation.
-    partition_size : int, default=9000
-        Unlabelled samples in a graph, beside all labelled ones.
-    epochs_per_partition : int, default=10
-        Epochs after which other samples are drawn, for a new graph.
-    max_epochs : int, default=50
-        Epochs in all.
+    partition_size : int, default=None
+        Unlabelled samples in a graph, beside all labelled ones. None is 9,000 images or 20,000 rows
+        of a table.
+    epochs_per_partition : int, default=None
+        Epochs after which other samples are drawn, for a new graph. None is 1 for images, 5 for
+        tables.
+    max_epochs : int, default=None
+        Epochs in all. None is as many as make 300 batches of images, or 500 of rows. With
+        ``recipe="paper"``, both are the paper's 10 and 50.
     pretrain_epochs : int, default=0
         Epochs of supervised training on the labelled samples before that, as a classifier.
     batch_size : int, default=200
@@ -113,9 +138,11 @@ class SSDMLEmbedder(
     module_ : torch.nn.Module or None
         The trained network.
     propagated_labels_ : ndarray of shape (n_samples,)
-        The class of each training sample by propagation along the graphs of the trained model; its
-        label, where it has one. Samples that no label reaches, or whose weight is 0, have -1, if
-        labels are numbers, or None.
+        The class of each training sample by propagation; its label, where it has one. Images that
+        no label reaches, and samples whose weight is 0, have -1, if labels are numbers, or None.
+        Samples beyond eight partitions have what `predict` says of them.
+    transduction_ : ndarray of shape (n_samples,)
+        The same, by the name that scikit-learn's LabelSpreading has for it.
     propagated_confidence_ : ndarray of shape (n_samples,)
         The share of that class, between 0 and 1.
     graph_statistics_ : list of dict
@@ -133,6 +160,7 @@ class SSDMLEmbedder(
     See Also
     --------
     skdml.deep.DeepMetricEmbedder : Learns from labelled samples alone.
+    skdml.semisupervised.PartiallyLabelledClassifier : Any classifier behind this in a pipeline.
     skdml.semisupervised.PartiallyLabelledKFold : Cross-validation with unlabelled samples.
     sklearn.semi_supervised.LabelSpreading : Labels along a graph, without learning a metric.
 
@@ -141,10 +169,10 @@ class SSDMLEmbedder(
     The parameters of a method are given as ``loss__name``; those of another method are an error, as
     are parameters that a linear metric in closed form (``module=None``) has no use for.
 
-    - "ssdml": `angle` (alpha, the bound of the angle at the negative of a triplet, 40 degrees).
-      With ``recipe="default"`` also `instance_weight` (0.5), the weight of an InfoNCE term that
-      tells each sample, augmented twice, from samples of other classes, and `orthogonal` (True),
-      whether L has orthonormal columns.
+    - "ssdml": `instance_weight` (0.5), the weight of an InfoNCE term that tells each sample,
+      augmented twice, from samples of other classes; `orthogonal` (True), whether L has orthonormal
+      columns; `angle` (None), alpha of the paper's angular loss of triplets, in degrees: a number
+      adds that loss. With ``recipe="paper"``, `angle` (40) alone.
     - "lrml", "isdml", "apllr", "apit": `similar_weight` (1), `dissimilar_weight` (0.5) and
       `graph_weight` (1).
     - "seraph": `entropy_weight` (0.1) and `trace_weight` (0.01).
@@ -165,20 +193,22 @@ class SSDMLEmbedder(
     >>> model = SSDMLEmbedder(max_epochs=2, random_state=0).fit(X, partly)
     >>> model.transform(X).shape
     (600, 64)
-    >>> float(np.mean(model.propagated_labels_ == y)) > 0.85
+    >>> float(np.mean(model.transduction_ == y)) > 0.85
     True
+    >>> model.predict(X[:3]).shape
+    (3,)
     """
 
     _parameter_constraints: dict = {
         "method": [str],
         "recipe": [StrOptions({"default", "paper"})],
-        "module": [StrOptions({"mlp", "convnet"}), callable, None],
+        "module": [StrOptions({"auto", "mlp", "convnet"}), callable, None],
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "n_neighbors": [Interval(Integral, 2, None, closed="left")],
         "propagation": [Interval(Real, 0, 1, closed="neither")],
-        "partition_size": [Interval(Integral, 1, None, closed="left")],
-        "epochs_per_partition": [Interval(Integral, 1, None, closed="left")],
-        "max_epochs": [Interval(Integral, 1, None, closed="left")],
+        "partition_size": [Interval(Integral, 1, None, closed="left"), None],
+        "epochs_per_partition": [Interval(Integral, 1, None, closed="left"), None],
+        "max_epochs": [Interval(Integral, 1, None, closed="left"), None],
         "pretrain_epochs": [Interval(Integral, 0, None, closed="left")],
         "batch_size": [Interval(Integral, 2, None, closed="left")],
         "optimizer": [StrOptions(set(OPTIMIZERS)), callable],
@@ -199,18 +229,21 @@ class SSDMLEmbedder(
     graph_statistics_: list[dict[str, Any]]
     history_: dict[str, list]
     classes_: NDArray
+    _labelled_embeddings: NDArray
+    _labelled_codes: NDArray
+    _temperature: float
 
     def __init__(
         self,
         method: str = "ssdml",
         recipe: str = "default",
-        module: str | Callable[..., Any] | None = "mlp",
+        module: str | Callable[..., Any] | None = "auto",
         n_components: int = 64,
         n_neighbors: int = 10,
         propagation: float = 0.99,
-        partition_size: int = 9000,
-        epochs_per_partition: int = 10,
-        max_epochs: int = 50,
+        partition_size: int | None = None,
+        epochs_per_partition: int | None = None,
+        max_epochs: int | None = None,
         pretrain_epochs: int = 0,
         batch_size: int = 200,
         optimizer: str | Callable[..., Any] = "adam",
@@ -244,7 +277,6 @@ class SSDMLEmbedder(
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.target_tags.required = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
@@ -277,6 +309,8 @@ class SSDMLEmbedder(
         check_varies(X)
         name = type(self).__name__
         self.classes_, codes = encode_partial_labels(y, len(X), name, method.needs_pairs)
+        if (codes < 0).any():
+            warn_of_classifier_behind(SSDMLEmbedder)
         rows, weights = self._choose_samples(X, codes, sample_weight)
         places, n_neighbors = None, self.n_neighbors
         if rows is not None:
@@ -286,18 +320,23 @@ class SSDMLEmbedder(
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # it was said above
                 self.classes_, codes = encode_partial_labels(y, len(X), name, method.needs_pairs)
-        n_nodes = min(len(X), int((codes >= 0).sum()) + self.partition_size)
+        partition_size = self.partition_size
+        if partition_size is None:
+            has_images = len(self._sample_shape) == 3
+            partition_size = choose_partition_size(has_images, self.recipe == "paper")
+        n_nodes = min(len(X), int((codes >= 0).sum()) + partition_size)
         if rows is not None and n_neighbors % 2 == 0:
             n_neighbors = min(n_neighbors, max(2, (n_nodes - 1) // 2 * 2))
         check_neighbors(n_neighbors, n_nodes)
         check_changes(self.augment, self._sample_shape)
+        plan = self._make_plan(method, n_neighbors, partition_size, n_nodes)
         seed = int(check_random_state(self.random_state).randint(2**31))
         with (
-            FitProgress(self, total=self.max_epochs, X=given, y=y, description="epoch") as progress,
+            FitProgress(self, total=plan.max_epochs, X=given, y=y, description="epoch") as progress,
             seeded_torch(seed),
         ):
             samples, rng = self._to_tensor(X), np.random.default_rng(seed)
-            self._fit_model(samples, codes, weights, method, n_neighbors, rng, progress)
+            self._fit_model(samples, codes, weights, method, plan, rng, progress)
             if places is not None:  # of samples that were given, in their order
                 known = places >= 0
                 confidence = self.propagated_confidence_[places]
@@ -324,43 +363,70 @@ class SSDMLEmbedder(
                 f"recipe={self.recipe!r} and module=None: leave it out, or give a module."
             )
 
-    def _fit_model(self, samples, codes, weights, method, n_neighbors, rng, progress):
+    def _fit_model(self, samples, codes, weights, method, plan, rng, progress):
+        given = samples
         if self.module is None:  # centred, and scaled to a mean squared length of 1
             samples = samples.flatten(1) if self.input_shape is None else samples
             samples = samples - samples.mean(0)
             samples = samples / samples.flatten(1).square().sum(1).mean().sqrt().clamp_min(1e-12)
-        plan = self._make_plan(method, n_neighbors)
         model = self._make_model(samples, method)
+        partitions = Partitions(model, samples, codes, weights, plan, rng)
 
-        def attributes(model):
+        labelled = np.flatnonzero(codes >= 0)
+        given_classes = np.eye(len(self.classes_))[codes[labelled]]
+
+        def attributes(model, some=labelled, classes=given_classes):
             factor = orthonormal(model.factor) if method.orthogonal else model.factor
-            return {
-                "components_": np.ascontiguousarray(factor.T),
-                "module_": None if model.backbone is None else model.backbone.to("cpu"),
-            }
+            module = None if model.backbone is None else model.backbone.to("cpu")
+            found = {"components_": np.ascontiguousarray(factor.T), "module_": module}
+            known = self._embed(given[labelled], **found), codes[labelled]
+            own = some[:, None] == labelled
+            others = self._embed(given[some], **found)
+            found["_labelled_embeddings"], found["_labelled_codes"] = known
+            found["_temperature"] = choose_temperature(others, *known, classes, own)
+            return found
 
-        self.history_, self.graph_statistics_ = train(
-            model, samples, codes, method, plan, rng, progress, attributes, weights
-        )
-        classes = propagate_all(model, samples, codes, plan, rng, weights)
-        self.__dict__.update(attributes(model))
+        trained = train(partitions, method, progress, attributes)
+        self.history_, self.graph_statistics_ = trained
+        classes, left = partitions.propagate_all()
+        some = np.sort(rng.permutation(np.setdiff1d(np.arange(len(codes)), left))[:_CALIBRATED])
+        self.__dict__.update(attributes(model, some, classes[some]))
+        for rows in np.array_split(left, -(-len(left) // _BLOCK_ROWS)) if len(left) else ():
+            classes[rows] = self._near_labelled(self._embed(given[rows]))
         self.propagated_confidence_ = classes.max(axis=1)
         names = self.classes_[classes.argmax(axis=1)]
         self.propagated_labels_ = without_label(names, ~classes.any(axis=1))
 
-    def _make_plan(self, method, n_neighbors):
+    def _embed(self, samples, components_=None, module_=None):
+        """Return the embeddings of a tensor of samples, by given or by fitted parts."""
+        if components_ is None:
+            components_, module_ = self.components_, self.module_
+        features = samples.flatten(1).numpy() if module_ is None else embed(module_, samples)
+        return features @ components_.T
+
+    def _near_labelled(self, embeddings):
+        """Return class distributions by labelled samples."""
+        labelled = self._labelled_embeddings, self._labelled_codes
+        return nearest_label_classes(embeddings, *labelled, self._temperature)
+
+    def _make_plan(self, method, n_neighbors, partition_size, n_nodes):
         optimizer: Any = self.optimizer
         if isinstance(optimizer, str):
             optimizer = OPTIMIZERS[optimizer]
         elif not inspect.isclass(optimizer):
             raise TypeError(f"optimizer must be a name or a class, got {optimizer!r}.")
         params = {**vars(self), "device": choose_device(self.device), "n_neighbors": n_neighbors}
-        params["paper"] = self.recipe == "paper"
+        params.update(partition_size=partition_size, paper=self.recipe == "paper")
         params["augment"] = copy_part("augment", self.augment)
         if self.augment == "affine":
             params["augment"] = augment_affine
+        has_images = len(self._sample_shape) == 3
+        chosen = choose_epochs(n_nodes, self.batch_size, has_images, params["paper"])
         if self.module is None and method.metric == "closed form":
             params["max_epochs"] = 1  # that of one graph
+        for name, value in zip(("max_epochs", "epochs_per_partition"), chosen, strict=True):
+            if params[name] is None:
+                params[name] = value
         settings = params_of(self._part_params(), "optimizer")
         params["make_optimizer"] = functools.partial(optimizer, lr=self.lr, **settings)
         return Plan(**{field.name: params[field.name] for field in dataclasses.fields(Plan)})
@@ -373,9 +439,12 @@ class SSDMLEmbedder(
             if method.orthogonal and n_components == width:
                 n_components = -(-width // 2)
             return MetricModel(None, width, n_components, parametrized)
-        module = find_module(self.module)
+        name: Any = self.module
+        if name == "auto":
+            name = "convnet" if len(self._sample_shape) == 3 else "mlp"
+        module = find_module(name)
         params = params_of(self._part_params(), "module")
-        if self.module == "convnet":
+        if name == "convnet":
             params.setdefault("gradients", True)
         arguments = module_arguments(module, self._sample_shape, 2 * self.n_components, params)
         backbone = module if isinstance(module, torch.nn.Module) else module(**arguments)
@@ -428,8 +497,39 @@ class SSDMLEmbedder(
         """
         return np.linalg.norm(np.subtract(*self._embed_pairs(pairs, X)), axis=1)
 
-    def score(self, X: MatrixLike, y: ArrayLike) -> float:
-        """Return recall@1 of labelled samples: the share whose nearest other one is of its class.
+    def predict_proba(self, X: MatrixLike) -> NDArray:
+        """Return the probabilities of classes, by the labelled samples that are near.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features) or (n_samples, channels, height, width)
+            The samples. For those of `fit`, `transduction_` knows more.
+
+        Returns
+        -------
+        probabilities : ndarray of shape (n_samples, n_classes)
+            In the order of `classes_`.
+        """
+        return self._near_labelled(self.transform(X))
+
+    def predict(self, X: MatrixLike) -> NDArray:
+        """Return the classes of samples.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features) or (n_samples, channels, height, width)
+            The samples.
+
+        Returns
+        -------
+        labels : ndarray of shape (n_samples,)
+            Of `classes_`.
+        """
+        probabilities = self.predict_proba(X)
+        return self.classes_[probabilities.argmax(axis=1)]
+
+    def score(self, X: MatrixLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Return the accuracy of labelled samples.
 
         Parameters
         ----------
@@ -437,31 +537,17 @@ class SSDMLEmbedder(
             The samples.
         y : array-like of shape (n_samples,)
             Their classes; samples with -1 are left out.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Of the samples.
 
         Returns
         -------
-        recall : float
+        accuracy : float
             Between 0 and 1.
         """
-        embeddings = self.transform(X)
-        if y is None:
-            raise ValueError("score requires y to be passed, but the target y is None.")
-        y = label_vector(y, len(embeddings), ", -1 for samples without one")
-        labelled = labelled_rows(y)
-        if labelled.sum() < 2:
-            raise ValueError("y has less than two labelled samples: there is nothing to score.")
-        _, codes = encode(y[labelled], "y")
-        if np.bincount(codes).max() < 2:
-            raise ValueError(
-                "y has no class with two labelled samples, so there is no neighbour to find."
-            )
-        return recall_at_k(embeddings[labelled], codes, k=1)
+        return labelled_accuracy(self.predict(X), y, sample_weight)
 
-
-def without_label(names: NDArray, unknown: Any) -> NDArray:
-    """Return labels with -1, or None beside labels that are no numbers, where they are unknown."""
-    if unknown.any():
-        if names.dtype.kind not in "iuf":
-            names = names.astype(object)
-        names[unknown] = -1 if names.dtype.kind in "iuf" else None
-    return names
+    @property
+    def transduction_(self) -> NDArray:
+        """The label of each training sample: `propagated_labels_`."""
+        return self.propagated_labels_

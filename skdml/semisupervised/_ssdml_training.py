@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from numpy.random import Generator
 from numpy.typing import NDArray
-from sklearn.neighbors import NeighborhoodComponentsAnalysis
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations
@@ -25,19 +24,24 @@ from ..utils._fit import Progress, record
 from ..utils._supervision import draw_weighted, shuffle
 from ..utils._torch import LastGood, NotFinite
 from ._label_propagation import class_distributions, describe_graph, make_graph, propagate_classes
-from ._method_laplacian import LRML
 from ._ssdml_methods import Partition, SemiSupervisedMethod
+from ._table_classes import Weighing, choose_weights, table_classes
 
 # Batches of an epoch at least: small data sets are passed several times.
 _MIN_BATCHES = 30
+# Batches of a fit, from which the number of epochs follows, and epochs of a partition: images that
+# are new to the network are worth more than another epoch; classes of a table cost more.
+_IMAGE_BATCHES, _IMAGE_EPOCHS = 300, 1
+_TABLE_BATCHES, _TABLE_EPOCHS = 500, 5
+# With the paper's recipe.
+_PAPER_EPOCHS, _PAPER_EPOCHS_PER_PARTITION = 50, 10
+# Unlabelled samples of a partition, where it is not given: for tables, one graph of all rows is
+# best. Labels are propagated along graphs of so many partitions, and others are predicted.
+_IMAGES, _ROWS, _MAX_PARTITIONS = 9000, 20_000, 8
 # Labelled samples are added to each batch: the batch size over this.
 _LABELLED_SHARE = 8
 # Cells of oriented gradients along the shorter side of an image, about.
 _CELLS = 7
-# With more columns, a table has the graph of its columns alone.
-_MAX_COLUMNS = 500
-# Of LRML for the graph of a table: dissimilar pairs are nearly all, and say little of a column.
-_DISSIMILAR_WEIGHT = 0.1
 # Logits of pretraining are cosines times this.
 _LOGIT_SCALE = 16.0
 
@@ -116,40 +120,61 @@ class Plan:
         return (X if self.augment is None else augmented(self.augment, X)).to(self.device)
 
 
+def choose_partition_size(has_images: bool, paper: bool) -> int:
+    """Return the unlabelled samples of a partition, where the number is not given."""
+    return _IMAGES if has_images or paper else _ROWS
+
+
+def count_batches(n_nodes: int, batch_size: int) -> int:
+    """Return the batches of an epoch."""
+    return max(_MIN_BATCHES, -(-n_nodes // batch_size))
+
+
+def choose_epochs(n_nodes: int, batch_size: int, has_images: bool, paper: bool) -> tuple[int, int]:
+    """Return the number of epochs, and that of a partition, where they are not given.
+
+    Parameters
+    ----------
+    n_nodes : int
+        Samples of a partition.
+    batch_size : int
+        Samples of a batch.
+    has_images : bool
+        Whether they are images.
+    paper : bool
+        Whether the recipe is the paper's.
+
+    Returns
+    -------
+    max_epochs, epochs_per_partition : int
+        The parameters of SSDMLEmbedder.
+    """
+    if paper:
+        return _PAPER_EPOCHS, _PAPER_EPOCHS_PER_PARTITION
+    n_batches = _IMAGE_BATCHES if has_images else _TABLE_BATCHES
+    max_epochs = -(-n_batches // count_batches(n_nodes, batch_size))
+    return max_epochs, _IMAGE_EPOCHS if has_images else _TABLE_EPOCHS
+
+
 def train(
-    model: MetricModel,
-    samples: Tensor,
-    codes: NDArray,
+    partitions: Partitions,
     method: SemiSupervisedMethod,
-    plan: Plan,
-    rng: Generator,
     progress: Progress,
     attributes: Callable[[MetricModel], dict[str, Any]],
-    weights: NDArray | None = None,
 ) -> tuple[dict[str, list], list[dict[str, float]]]:
     """Train a model on one partition after the other.
 
     Parameters
     ----------
-    model : MetricModel
-        Trained in place. If a loss or a weight is not finite, it keeps the weights of the last
-        good epoch, with a warning.
-    samples : Tensor of shape (n_samples, ...)
-        All samples.
-    codes : ndarray of shape (n_samples,)
-        The numbers of their classes; -1 where unknown.
+    partitions : Partitions
+        Samples, labels, parameters, and the model, which is trained in place. If a loss or a weight
+        is not finite, it keeps the weights of the last good epoch, with a warning.
     method : SemiSupervisedMethod
         Loss and metric.
-    plan : Plan
-        The parameters.
-    rng : numpy Generator
-        Draws partitions and batches.
     progress : Progress
         Where epochs are reported; may ask to stop.
     attributes : callable
         The fitted attributes of the estimator with the given model, for callbacks.
-    weights : ndarray of shape (n_samples,), default=None
-        Of the samples; None where all count alike.
 
     Returns
     -------
@@ -158,18 +183,20 @@ def train(
     graphs : list of dict
         Statistics of the graphs.
     """
+    model, samples, codes = partitions.model, partitions.samples, partitions.codes
+    weights, plan, rng = partitions.weights, partitions.plan, partitions.rng
     start, good = time.perf_counter(), LastGood(model)
     history: dict[str, list] = {}
     graphs: list[dict[str, float]] = []
     model.to(plan.device)
     if plan.pretrain_epochs:
         _pretrain(model, samples, codes, weights, plan, rng)
-    partitions = draw_partitions(codes, plan.partition_size, rng)
+    queue = draw_partitions(codes, plan.partition_size, rng)
     model.projection.requires_grad_(method.metric == "gradient")
     optimizer = schedule = None
     parameters = [p for p in model.parameters() if p.requires_grad]
     n_nodes = min(len(codes), int((codes >= 0).sum()) + plan.partition_size)
-    n_batches = max(_MIN_BATCHES, -(-n_nodes // plan.batch_size))
+    n_batches = count_batches(n_nodes, plan.batch_size)
     if parameters:
         optimizer = plan.make_optimizer(parameters)
         n_steps = plan.max_epochs * n_batches
@@ -177,9 +204,8 @@ def train(
     for epoch in range(1, plan.max_epochs + 1):
         progress.begin()
         if (epoch - 1) % plan.epochs_per_partition == 0:
-            rows = next(partitions)
-            given = samples, rows, codes, weights
-            partition = _make_partition(model, *given, plan, rng, epoch == 1)
+            rows = next(queue)
+            partition = partitions.make(rows)
             method.begin(partition, rng)
             graphs.append(describe_graph(partition.graph, partition.codes, partition.classes))
         figures = {}
@@ -263,90 +289,117 @@ def draw_partitions(codes: NDArray, partition_size: int, rng: Generator) -> Iter
         yield np.sort(np.concatenate([labelled, chosen]))
 
 
-def input_features(
-    samples: Tensor,
-    codes: NDArray,
-    n_neighbors: int,
-    rng: Generator,
-    weights: NDArray | None = None,
-) -> list[tuple[NDArray, bool]]:
-    """Return features for graphs of the input, each with whether to scale it to unit length.
+def input_gradients(samples: Tensor) -> NDArray:
+    """Return the oriented gradients of images as rows."""
+    cell = max(1, round(min(samples.shape[2:]) / _CELLS))
+    parts = [oriented_gradients(part, cell).flatten(1) for part in samples.split(1000)]
+    return torch.cat(parts).numpy()
 
-    For images, their oriented gradients. For tables, the rows as they are, and mapped by NCA and by
-    LRML, which weigh the columns by the labels; the rows alone if there are too many columns, or no
-    class has two labels. NCA sees labelled rows of small weights in some of its calls alone.
+
+class Partitions:
+    """Graphs of samples, and the labels that are propagated along them.
+
+    Images: the first graph is of their oriented gradients, later ones are of the network, with one
+    of the gradients beside it. Tables: one graph of the rows, and classes by `table_classes`, which
+    do not depend on the network. With the paper's recipe all graphs are of the network, directed.
+
+    Parameters
+    ----------
+    model : MetricModel
+        Makes the features of a graph.
+    samples : Tensor of shape (n_samples, ...)
+        All samples.
+    codes : ndarray of shape (n_samples,)
+        The numbers of their classes; -1 where unknown.
+    weights : ndarray of shape (n_samples,) or None
+        Of the samples.
+    plan : Plan
+        The parameters.
+    rng : numpy Generator
+        Draws partitions.
     """
-    if samples.ndim > 2:
-        cell = max(1, round(min(samples.shape[2:]) / _CELLS))
-        parts = [oriented_gradients(part, cell).flatten(1) for part in samples.split(1000)]
-        return [(torch.cat(parts).numpy().astype(float), True)]
-    rows = samples.flatten(1).numpy().astype(float)
-    features = [(rows, False)]
-    n_columns = rows.shape[1]
-    if n_columns <= _MAX_COLUMNS and np.bincount(codes[codes >= 0]).max() > 1:
-        graph = make_graph(rows, n_neighbors, unit_length=False)
-        lrml = LRML(dissimilar_weight=_DISSIMILAR_WEIGHT)
-        lrml.begin(Partition(codes, graph, np.empty((0, 0)), 0.0, weights), rng)
-        factor = lrml.find_metric(rows, np.empty((n_columns, n_columns)), rng)
-        nca = NeighborhoodComponentsAnalysis(init="identity")
-        seen = lrml.labelled
-        if weights is not None:
-            seen = seen[np.unique(draw_weighted(weights[seen], len(seen), rng))]
-        nca.fit(rows[seen], codes[seen])
-        features += [(nca.transform(rows), False), (rows @ factor, False)]
-    return features
 
+    def __init__(
+        self,
+        model: MetricModel,
+        samples: Tensor,
+        codes: NDArray,
+        weights: NDArray | None,
+        plan: Plan,
+        rng: Generator,
+    ) -> None:
+        self.model, self.samples, self.codes, self.weights = model, samples, codes, weights
+        self.plan, self.rng = plan, rng
+        self.n_classes = int(codes.max()) + 1
+        self.weighing: Weighing | None = None
+        self.n_made = 0
+        self.kept: tuple[NDArray, Partition] | None = None  # a table that is one partition
 
-def _make_partition(model, samples, rows, codes, weights, plan, rng, is_first=False):
-    """Make a graph of some samples, and propagate the labels.
+    def make(self, rows: NDArray) -> Partition:
+        """Make a graph of some samples, and propagate the labels."""
+        if self.kept is not None and np.array_equal(rows, self.kept[0]):
+            return self.kept[1]
+        known = self.codes[rows]
+        weights = None if self.weights is None else self.weights[rows]
+        if self.plan.paper:
+            features = self.model.embed_features(self.samples[rows], self.plan.device)
+            has_network = self.model.backbone is not None
+            graph = make_graph(features, self.plan.n_neighbors, "directed", has_network)
+            classes = class_distributions([self._spread(graph, known, weights)], known)
+        elif self.samples.ndim > 2:
+            graph, classes = self._of_images(self.samples[rows], known, weights)
+        else:
+            graph, classes = self._of_table(rows, known, weights)
+        self.n_made += 1
+        partition = Partition(known, graph, classes, self.plan.propagation, weights)
+        if self.samples.ndim == 2 and not self.plan.paper and len(rows) == len(self.codes):
+            self.kept = rows, partition
+        return partition
 
-    The first graph is of the input, later ones are of the network, with graphs of the input beside
-    them. With the paper's recipe all graphs are of the network, and directed.
-    """
-    some, known = samples[rows], codes[rows]
-    weights = None if weights is None else weights[rows]
+    def _spread(self, graph, known, weights, **options):
+        given = known, self.n_classes, self.plan.propagation
+        return propagate_classes(graph.flow, *given, weights=weights, **options)
 
-    def join(features, unit_length=True):
-        kind = "directed" if plan.paper else "symmetric"
-        return make_graph(features, plan.n_neighbors, kind, unit_length)
+    def _of_images(self, samples, known, weights):
+        graph = make_graph(input_gradients(samples), self.plan.n_neighbors)
+        masses = [self._spread(graph, known, weights)]
+        if self.n_made and self.model.backbone is not None:
+            features = self.model.embed_features(samples, self.plan.device)
+            graph = make_graph(features, self.plan.n_neighbors)
+            masses.append(self._spread(graph, known, weights, n_probes=0))
+        return graph, class_distributions(masses, known)
 
-    def spread(graph, n_probes=100):
-        n_classes = int(codes.max()) + 1
-        labels = known, n_classes
-        return propagate_classes(graph.flow, *labels, plan.propagation, n_probes, weights)
+    def _of_table(self, rows, known, weights):
+        table = self.samples.numpy()
+        options = self.n_classes, self.plan.n_neighbors, self.plan.propagation
+        if not self.n_made:
+            given = table, self.codes, *options, self.weights
+            self.weighing = choose_weights(*given, self.rng)
+        table = table[rows].astype(float)
+        graph = make_graph(table, self.plan.n_neighbors, unit_length=False)
+        given = table, graph, known, *options, weights
+        return graph, table_classes(*given, self.weighing, self.rng)
 
-    graphs, masses, reference = [], [], None
-    if not plan.paper or model.backbone is None:
-        features = input_features(some, known, plan.n_neighbors, rng, weights)
-        graphs = [join(*one) for one in features]
-        reference = spread(graphs[0])
-        masses = [spread(graph, n_probes=0) for graph in graphs[1:]] or [reference]
-    if model.backbone is not None and not (is_first and graphs):
-        graphs.append(join(model.embed_features(some, plan.device)))
-        masses.append(spread(graphs[-1], n_probes=0 if masses else 100))
-    classes = class_distributions(masses, known, reference)
-    return Partition(known, graphs[-1], classes, plan.propagation, weights)
+    def propagate_all(self) -> tuple[NDArray, NDArray]:
+        """Propagate labels to the samples, each unlabelled one in one partition.
 
-
-def propagate_all(
-    model: MetricModel,
-    samples: Tensor,
-    codes: NDArray,
-    plan: Plan,
-    rng: Generator,
-    weights: NDArray | None = None,
-) -> NDArray:
-    """Return the class distribution of every row, by graphs of the trained model.
-
-    Each unlabelled row is in one partition.
-    """
-    n_unlabelled = int((codes < 0).sum())
-    classes = np.zeros((len(codes), int(codes.max()) + 1))
-    partitions = draw_partitions(codes, plan.partition_size, rng)
-    for _ in range(max(1, -(-n_unlabelled // plan.partition_size))):
-        rows = next(partitions)
-        classes[rows] = _make_partition(model, samples, rows, codes, weights, plan, rng).classes
-    return classes
+        Returns
+        -------
+        classes : ndarray of shape (n_samples, n_classes)
+            Their distributions.
+        left : ndarray
+            Numbers of samples that are in no partition, as there would be too many of these.
+        """
+        n_unlabelled = int((self.codes < 0).sum())
+        classes = np.zeros((len(self.codes), self.n_classes))
+        is_left = np.ones(len(self.codes), dtype=bool)
+        partitions = draw_partitions(self.codes, self.plan.partition_size, self.rng)
+        n_partitions = max(1, -(-n_unlabelled // self.plan.partition_size))
+        for _ in range(min(n_partitions, _MAX_PARTITIONS)):
+            rows = next(partitions)
+            classes[rows] = self.make(rows).classes
+            is_left[rows] = False
+        return classes, np.flatnonzero(is_left)
 
 
 def draw_batches(

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.exceptions import DataConversionWarning
 
 from .validation import as_array, check_given, encode_several, label_vector, naming
 
@@ -105,6 +106,14 @@ def encode_partial_labels(
     (array([3, 5]), array([ 1, -1,  0,  1]))
     """
     check_given(y, name)
+    with naming("y"):
+        y = as_array(y)
+    if y.ndim == 2 and y.shape[1] == 1:
+        warnings.warn(
+            "A column-vector y was passed when a 1d array was expected.",
+            DataConversionWarning,
+            stacklevel=5,
+        )
     y = label_vector(y, n_samples, ", -1 for samples without one")
     labelled = labelled_rows(y)
     if not labelled.any():
@@ -118,6 +127,8 @@ def encode_partial_labels(
     known = y[labelled]
     if known.dtype.kind == "f" and not np.isfinite(known).all():
         raise ValueError("y contains NaN or infinity: give -1 to samples without a label.")
+    if known.dtype.kind == "f" and (known != np.floor(known)).any():
+        raise ValueError("y is continuous: class labels are needed, -1 for samples without one.")
     classes, positions = encode_several(known, " beside -1")
     if needs_pairs and np.bincount(positions).max() < 2:
         raise ValueError(

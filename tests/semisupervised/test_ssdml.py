@@ -3,14 +3,16 @@ import warnings
 
 import numpy as np
 import pytest
-from sklearn.base import clone
+from sklearn.base import clone, is_classifier
 from sklearn.datasets import load_digits, load_wine
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import make_scorer
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, cross_validate
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.semi_supervised import SelfTrainingClassifier
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("skorch")
@@ -20,7 +22,10 @@ from torch import nn  # noqa: E402
 from skdml import SSDMLEmbedder  # noqa: E402
 from skdml.deep._hog import OrientedGradients  # noqa: E402
 from skdml.metrics import cluster_nmi, recall_at_k  # noqa: E402
-from skdml.semisupervised import PartiallyLabelledKFold  # noqa: E402
+from skdml.semisupervised import (  # noqa: E402
+    PartiallyLabelledClassifier,
+    PartiallyLabelledKFold,
+)
 
 METHODS = ("ssdml", "lrml", "seraph", "isdml", "apllr", "apit")
 
@@ -179,23 +184,29 @@ def test_partitions_and_their_graphs(digits):
         assert figures["n_nodes"] == 140
         assert 0 < figures["mean_confidence"] <= 1
     assert np.mean(model.propagated_labels_ == y) > 0.6  # rows of no partition too
+    many = quick(partition_size=30, max_epochs=3).fit(X, partly)  # 240 in graphs, 120 predicted
+    assert np.mean(many.transduction_ == y) > 0.6
+    assert many.propagated_confidence_.min() > 0
 
 
 def test_rows_out_of_reach_have_no_label():
+    """Of images and of the paper's recipe; a regression has a class for every row of a table."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((60, 3))
     X[40:] += 1000
     y = np.full(60, -1)
     y[:20] = np.arange(20) % 2
-    model = SSDMLEmbedder(module=None, n_neighbors=4, max_epochs=1, random_state=0).fit(X, y)
+    params = {"module": None, "n_neighbors": 4, "max_epochs": 1, "random_state": 0}
+    model = SSDMLEmbedder(recipe="paper", **params).fit(X, y)
     np.testing.assert_array_equal(model.propagated_labels_[40:], -1)
     np.testing.assert_array_equal(model.propagated_confidence_[40:], 0)
     assert model.graph_statistics_[0]["n_unreached"] == 20
     names = np.where(y == -1, -1, np.array(["a", "b"], dtype=object)[np.maximum(y, 0)])
-    named = SSDMLEmbedder(module=None, n_neighbors=4, max_epochs=1, random_state=0).fit(X, names)
+    named = SSDMLEmbedder(recipe="paper", **params).fit(X, names)
     assert list(named.classes_) == ["a", "b"]
-    assert set(named.propagated_labels_[40:]) == {None}
+    assert set(named.transduction_[40:]) == {None}
     np.testing.assert_array_equal(named.components_, model.components_)
+    assert set(SSDMLEmbedder(**params).fit(X, y).transduction_) == {0, 1}
 
 
 # Input and output
@@ -224,12 +235,31 @@ def test_dtype_distances_and_names(fitted, digits):
     assert list(fitted.get_feature_names_out()[:2]) == ["ssdmlembedder0", "ssdmlembedder1"]
 
 
-def test_score_is_recall_of_labelled_rows(fitted, digits):
-    X, partly, y = digits
-    known = partly != -1
-    assert fitted.score(X, partly) == recall_at_k(fitted.transform(X[known]), y[known], k=1)
-    with pytest.raises(ValueError, match="y has less than two labelled"):
+def test_score_is_the_accuracy_of_labelled_rows(fitted, digits):
+    X, _, y = digits
+    known = np.arange(400) % 2 == 0
+    predicted = fitted.predict(X)
+    some = np.where(known, y, -1)
+    assert fitted.score(X, some) == np.mean(predicted[known] == y[known])
+    weights = np.where(y == 3, 2.0, 1.0)
+    expected = np.average(predicted == y, weights=weights)
+    assert fitted.score(X, y, sample_weight=weights) == pytest.approx(expected)
+    with pytest.raises(ValueError, match="y is -1 everywhere"):
         fitted.score(X, np.full(400, -1))
+
+
+def test_a_classifier_of_new_samples(fitted, digits):
+    X, partly, y = digits
+    probabilities = fitted.predict_proba(X)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1)
+    np.testing.assert_array_equal(fitted.predict(X), fitted.classes_[probabilities.argmax(axis=1)])
+    new, answers = (part[400:600] for part in load_digits(return_X_y=True))
+    assert fitted.score(new / 16, answers) > 0.65
+    assert is_classifier(fitted)
+    np.testing.assert_array_equal(fitted.transduction_, fitted.propagated_labels_)
+    np.testing.assert_array_equal(fitted.transduction_[:40], y[:40])
+    linear = quick(module=None, method="lrml").fit(X, partly)
+    assert linear.score(new / 16, answers) > 0.7
 
 
 def test_a_square_orthogonal_map_would_be_a_rotation(digits):
@@ -278,11 +308,8 @@ def test_grid_search_in_a_pipeline_scores_labelled_rows():
         scored.append(len(truth))
         return np.mean(truth == prediction)
 
-    class Nearest(KNeighborsClassifier):
-        def fit(self, X, y):
-            return super().fit(X[y != -1], y[y != -1])
-
-    model = make_pipeline(StandardScaler(), quick(max_epochs=1), Nearest(1))
+    last = PartiallyLabelledClassifier()
+    model = make_pipeline(StandardScaler(), quick(max_epochs=1), last)
     grid = {"ssdmlembedder__loss__angle": [30, 45], "ssdmlembedder__module__hidden": [(16,)]}
     search = GridSearchCV(
         model,
@@ -294,6 +321,29 @@ def test_grid_search_in_a_pipeline_scores_labelled_rows():
     search.fit(X, partly)
     assert search.best_score_ > 0.85
     assert sum(scored) == 2 * (partly != -1).sum()
+
+
+def test_cross_validation_of_the_classifier_itself(digits):
+    X, partly, _ = digits
+    folds = PartiallyLabelledKFold(2)
+    scores = cross_validate(quick(max_epochs=1), X, partly, cv=folds, error_score="raise")
+    assert scores["test_score"].min() > 0.5
+
+
+def test_a_classifier_that_takes_minus_one_for_a_class_is_found(digits):
+    X, partly, y = digits
+    wrong = make_pipeline(StandardScaler(), quick(max_epochs=1), KNeighborsClassifier(1))
+    with pytest.warns(UserWarning, match=r"PartiallyLabelledClassifier\(KNeighborsClassifier"):
+        wrong.fit(X, partly)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for last in (
+            [PartiallyLabelledClassifier()],
+            [SelfTrainingClassifier(LogisticRegression())],
+            [],
+        ):
+            right = make_pipeline(StandardScaler(), quick(max_epochs=1), *last).fit(X, partly)
+            assert right.score(X, y) > 0.4
 
 
 def test_parameters_of_parts_survive_cloning():

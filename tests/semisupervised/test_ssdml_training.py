@@ -17,15 +17,16 @@ from skdml.semisupervised._method_laplacian import (  # noqa: E402
     labelled_pairs,
 )
 from skdml.semisupervised._method_ssdml import (  # noqa: E402
-    AffinityTriplets,
     NeighbourhoodTriplets,
+    PropagatedClasses,
 )
 from skdml.semisupervised._ssdml_training import (  # noqa: E402
     MetricModel,
+    Partitions,
     Plan,
+    choose_epochs,
     draw_batches,
     draw_partitions,
-    input_features,
 )
 
 
@@ -71,7 +72,7 @@ def test_every_unlabelled_row_has_its_turn_before_one_comes_again():
 
 
 def test_batches_hold_all_nodes_and_some_labelled_ones(partition):
-    method = AffinityTriplets(40, 0.5)
+    method = PropagatedClasses(40, 0.5)
     batches = list(draw_batches(method, partition, make_plan(), 4, np.random.default_rng(0)))
     assert len(batches) == 4
     nodes = np.concatenate([batch[0] for batch in batches])
@@ -84,7 +85,7 @@ def test_batches_hold_all_nodes_and_some_labelled_ones(partition):
 
 def test_partners_are_the_nodes_themselves_where_samples_are_changed(partition):
     plan, rng = make_plan(augment=torch.neg), np.random.default_rng(0)
-    for batch in draw_batches(AffinityTriplets(40, 0.5), partition, plan, 4, rng):
+    for batch in draw_batches(PropagatedClasses(40, 0.5), partition, plan, 4, rng):
         np.testing.assert_array_equal(*batch)
     for batch in draw_batches(LRML(), partition, plan, 4, rng):
         assert (batch[0] != batch[1]).all()
@@ -101,7 +102,7 @@ def test_batches_of_triplets(partition):
 
 
 def test_small_sets_are_gone_through_several_times(partition):
-    method, rng = AffinityTriplets(40, 0.5), np.random.default_rng(0)
+    method, rng = PropagatedClasses(40, 0.5), np.random.default_rng(0)
     batches = list(draw_batches(method, partition, make_plan(batch_size=100), 5, rng))
     assert [batch.shape for batch in batches] == [(2, 33 + 6)] * 5
 
@@ -119,9 +120,9 @@ def test_pairs_of_labelled_nodes():
     assert len(many) == len(set(many)) == 500
 
 
-def affinity_loss_by_hand(classes, codes, first, second, instance_weight):
+def affinity_loss_by_hand(classes, codes, first, second, angle, instance_weight):
     """Triplets, labelled rows and partners, one row after the other."""
-    n_rows, tan = len(first), np.tan(np.radians(30))
+    n_rows, tan = len(first), np.tan(np.radians(angle or 0))
     affinity = classes @ classes.T
     triplets, labelled, instance = [], [], []
     for i in range(n_rows):
@@ -142,22 +143,28 @@ def affinity_loss_by_hand(classes, codes, first, second, instance_weight):
         logits = np.exp(cosines / 0.2)
         kept = [j for j in range(n_rows) if j == i or affinity[i, j] <= 0.5]
         instance.append(-np.log(logits[i] / logits[kept].sum()))
-    return np.mean(triplets) + np.mean(labelled) + instance_weight * np.mean(instance)
+    return (
+        np.mean(triplets) * (angle is not None)
+        + np.mean(labelled)
+        + instance_weight * np.mean(instance)
+    )
 
 
-@pytest.mark.parametrize("instance_weight", [0.0, 0.7])
-def test_affinity_loss_is_that_of_triplets_labelled_rows_and_partners(partition, instance_weight):
+@pytest.mark.parametrize(("angle", "instance_weight"), [(30, 0.0), (30, 0.7), (None, 0.7)])
+def test_affinity_loss_is_that_of_triplets_labelled_rows_and_partners(
+    partition, angle, instance_weight
+):
     """Two rows of each class, so that there is one positive to draw."""
     rng = np.random.default_rng(1)
     n_classes, members = 8, np.arange(16) % 8
     classes = 0.98 * np.eye(n_classes)[members] + 0.02 * rng.dirichlet(np.ones(n_classes), 16)
     codes = np.where(np.arange(16) < 10, members, -1)
-    method = AffinityTriplets(30, instance_weight)
+    method = PropagatedClasses(angle, instance_weight)
     method.begin(Partition(codes, partition.graph, classes, 0.9), rng)
     first, second = (0.3 * rng.standard_normal((16, 3)) for _ in range(2))
     batch = np.stack([np.arange(16)] * 2)
     found = method.loss(batch, *(torch.from_numpy(part).float() for part in (first, second)))
-    expected = affinity_loss_by_hand(classes, codes, first, second, instance_weight)
+    expected = affinity_loss_by_hand(classes, codes, first, second, angle, instance_weight)
     assert found.item() == pytest.approx(expected, rel=1e-4)
 
 
@@ -194,20 +201,31 @@ def test_closed_forms_set_the_metric(partition):
         assert 0.5 < total / np.var(features, axis=0).sum() <= 1 + 1e-9
 
 
-def test_graphs_of_tables_are_of_the_rows_and_of_two_metrics_of_the_labels():
+def test_a_table_of_one_partition_is_looked_at_once():
     rng = np.random.default_rng(0)
     y = np.arange(120) % 2
-    rows = rng.standard_normal((120, 5))
-    rows[:, 0] = 2 * y + 0.3 * rng.standard_normal(120)
+    rows = rng.standard_normal((120, 5)).astype(np.float32)
+    rows[:, 0] += 4 * y
     codes = np.where(np.arange(120) < 20, y, -1)
-    X = torch.from_numpy(rows.astype(np.float32))
-    plain, *learned = input_features(X, codes, 6, rng)
-    np.testing.assert_allclose(plain[0], rows, atol=1e-6)
-    spread = [
-        np.abs(part[0][y == 0].mean(0) - part[0][y == 1].mean(0)).max() / part[0].std()
-        for part in (plain, *learned)
-    ]
-    assert min(spread[1:]) > 1.2 * spread[0]
-    assert len(input_features(X, np.where(np.arange(120) < 2, y, -1), 6, rng)) == 1
-    images = input_features(X.reshape(-1, 1, 1, 5), codes, 6, rng)
-    assert [unit_length for _, unit_length in images] == [True]
+    model = MetricModel(None, 5, 2, orthogonal=False)
+    given = model, torch.from_numpy(rows), codes, None
+    partitions = Partitions(*given, make_plan(partition_size=100), rng)
+    first = partitions.make(np.arange(120))
+    assert partitions.make(np.arange(120)) is first
+    classes, left = partitions.propagate_all()
+    np.testing.assert_array_equal(classes, first.classes)
+    assert len(left) == 0
+    assert np.mean(first.classes.argmax(axis=1) == y) > 0.95
+    parts, left = Partitions(*given, make_plan(partition_size=60), rng).propagate_all()
+    assert np.mean(parts.argmax(axis=1) == y) > 0.95
+    assert len(left) == 0
+    _, left = Partitions(*given, make_plan(partition_size=10), rng).propagate_all()
+    assert len(left) == 20  # of 100, after eight partitions
+
+
+def test_epochs_follow_from_the_number_of_samples():
+    assert choose_epochs(9100, 200, has_images=True, paper=False) == (7, 1)
+    assert choose_epochs(400, 200, has_images=True, paper=False) == (10, 1)
+    few, many = (choose_epochs(n, 200, has_images=False, paper=False) for n in (500, 9000))
+    assert few[0] > many[0] > 1
+    assert choose_epochs(500, 200, has_images=False, paper=True) == (50, 10)

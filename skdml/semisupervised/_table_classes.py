@@ -1,0 +1,289 @@
+"""Classes of the rows of a table from few labels: several learners, weighed by held-out labels."""
+
+from __future__ import annotations
+
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.neighbors import NeighborhoodComponentsAnalysis
+from sklearn.preprocessing import StandardScaler
+
+from ..utils._supervision import draw_weighted
+from ._label_propagation import (
+    DEFAULT_POWER,
+    Graph,
+    best_power,
+    class_mass,
+    make_graph,
+    normalize_rows,
+    propagate,
+    set_labels,
+    sharpen,
+)
+
+# How far labels flow beside `propagation`, which is the far flow; and logits of a regression.
+_NEAR, _SMOOTHING = 0.9, 0.9
+# Of the logistic regression: with five labels of a class, a weak penalty has the better logits.
+_INVERSE_PENALTY = 10.0
+# NCA has a matrix of all columns, and all pairs of its rows.
+_NCA_COLUMNS, _NCA_ROWS, _NCA_STEPS = 500, 500, 30
+# Labels are held out in so many folds, among so many rows.
+_FOLDS, _TRIAL_ROWS = 5, 3000
+# The weight of a learner is the exponential of this times its mean log-likelihood: a difference of
+# 0.1, which five labels of a class cannot tell from chance, is a factor of e.
+_CHOICE = 10.0
+_MIN_PROBABILITY = 1e-4
+# Columns of a right-hand side that is solved at a time have this many values at most.
+_SOLVED = 2**24
+
+
+class Weighing(NamedTuple):
+    """How to pool the class distributions of learners.
+
+    Attributes
+    ----------
+    powers : ndarray of shape (n_learners,)
+        Distributions of each are raised to its power.
+    weights : ndarray of shape (n_learners,)
+        Of their logarithms; they sum to 1.
+    power : float
+        To which the pooled distributions are raised.
+    """
+
+    powers: NDArray
+    weights: NDArray
+    power: float
+
+
+def learn_classes(
+    rows: NDArray,
+    graph: Graph,
+    codes: NDArray,
+    n_classes: int,
+    n_neighbors: int,
+    damping: float,
+    weights: NDArray | None,
+    rng: Generator,
+) -> NDArray:
+    """Return the class distributions of rows by each of the learners.
+
+    A logistic regression of the labelled rows; labels propagated along a graph of its logits, which
+    were smoothed along the graph of the rows; along the graph of the rows, and one of the logits as
+    they are, both far and near; and along a graph of the rows as mapped by NCA, far and near. NCA
+    is left out where there are too many columns or no class has two labels.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+        All rows.
+    graph : Graph
+        Of the rows.
+    codes : ndarray of shape (n_rows,)
+        The numbers of their classes; -1 where unknown. A class may be missing.
+    n_classes : int
+        How many classes there are.
+    n_neighbors : int
+        Of the other graphs.
+    damping : float
+        Of propagation.
+    weights : ndarray of shape (n_rows,) or None
+        Of the rows.
+    rng : numpy Generator
+        Draws the rows that NCA sees.
+
+    Returns
+    -------
+    classes : ndarray of shape (n_learners, n_rows, n_classes)
+        Rows sum to 1, or are 0 where a learner knows nothing.
+    """
+    labelled, reaches = np.flatnonzero(codes >= 0), (damping, min(damping, _NEAR))
+    scaled = StandardScaler().fit_transform(rows)
+    regression = LogisticRegression(C=_INVERSE_PENALTY, max_iter=1000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # a candidate among others
+        some = None if weights is None else weights[labelled]
+        regression.fit(scaled[labelled], codes[labelled], sample_weight=some)
+    found = np.zeros((len(rows), n_classes))
+    found[:, regression.classes_] = regression.predict_proba(scaled)
+    logits = regression.decision_function(scaled).reshape(len(rows), -1)
+    smooth = propagate_in_parts(graph, logits, _SMOOTHING)
+
+    def join(features):
+        return make_graph(features, n_neighbors, unit_length=False)
+
+    flows = [(join(smooth), damping)]
+    flows += [(one, reach) for one in (graph, join(logits)) for reach in reaches]
+    seen = labelled
+    if weights is not None:
+        seen = seen[np.unique(draw_weighted(weights[seen], len(seen), rng))]
+    if len(seen) > _NCA_ROWS:
+        seen = rng.permutation(seen)[:_NCA_ROWS]
+    if rows.shape[1] <= _NCA_COLUMNS and np.bincount(codes[seen]).max() > 1:
+        nca = NeighborhoodComponentsAnalysis(init="identity", max_iter=_NCA_STEPS)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            nca.fit(scaled[seen], codes[seen])
+        mapped = join(nca.transform(scaled))
+        flows += [(mapped, reach) for reach in reaches]
+    masses = [class_mass(one.flow, codes, n_classes, reach, weights) for one, reach in flows]
+    return np.stack([found, *masses])
+
+
+def propagate_in_parts(graph: Graph, values: NDArray, damping: float) -> NDArray:
+    """Propagate columns of values, some at a time."""
+    n_parts = -(-values.size // _SOLVED)
+    parts = np.array_split(values, n_parts, axis=1) if n_parts > 1 else [values]
+    return np.hstack([propagate(graph.flow, part, damping, tol=1e-4) for part in parts])
+
+
+def weigh(held_out: NDArray, codes: NDArray) -> Weighing:
+    """Return how to pool learners, by what they say of labels that they have not seen.
+
+    Parameters
+    ----------
+    held_out : ndarray of shape (n_learners, n_rows, n_classes)
+        Class distributions of rows whose label was held out.
+    codes : ndarray of shape (n_rows,)
+        The numbers of their classes.
+
+    Returns
+    -------
+    weighing : Weighing
+        Each learner is calibrated. Those that are clearly better get nearly all of the weight, and
+        those that few labels cannot tell apart share it.
+    """
+    powers = np.array([best_power(one, codes) for one in held_out])
+    calibrated = np.stack([sharpen(*pair) for pair in zip(held_out, powers, strict=True)])
+    likely = calibrated[:, np.arange(len(codes)), codes]
+    scores = np.log(np.maximum(likely, _MIN_PROBABILITY)).mean(axis=1)
+    weights = np.exp(_CHOICE * (scores - scores.max()))
+    weighing = Weighing(powers, weights / weights.sum(), 1.0)
+    return weighing._replace(power=best_power(pool(held_out, weighing), codes))
+
+
+def pool(classes: NDArray, weighing: Weighing) -> NDArray:
+    """Return the weighted geometric mean of class distributions.
+
+    Parameters
+    ----------
+    classes : ndarray of shape (n_learners, n_rows, n_classes)
+        By each learner.
+    weighing : Weighing
+        Powers and weights.
+
+    Returns
+    -------
+    pooled : ndarray of shape (n_rows, n_classes)
+        Rows sum to 1, or are 0 where no learner knows anything. A learner that knows nothing of a
+        row has no say there.
+    """
+    logarithms = np.zeros(classes.shape[1:])
+    for one, power, weight in zip(classes, weighing.powers, weighing.weights, strict=True):
+        known = one.any(axis=1, keepdims=True)
+        logarithms += known * weight * np.log(sharpen(one, power) + _MIN_PROBABILITY)
+    logarithms -= logarithms.max(axis=1, keepdims=True)
+    known = classes.sum(axis=(0, 2))[:, None] > 0
+    return normalize_rows(np.exp(weighing.power * logarithms) * known)
+
+
+def choose_weights(
+    rows: NDArray,
+    codes: NDArray,
+    n_classes: int,
+    n_neighbors: int,
+    damping: float,
+    weights: NDArray | None,
+    rng: Generator,
+) -> Weighing | None:
+    """Return how to pool learners, found by cross-validation over the labels of some rows.
+
+    Parameters
+    ----------
+    rows, codes, n_classes, n_neighbors, damping, weights, rng
+        As of `learn_classes`.
+
+    Returns
+    -------
+    weighing : Weighing or None
+        None where no class has two labels.
+    """
+    labelled, others = np.flatnonzero(codes >= 0), np.flatnonzero(codes < 0)
+    if len(labelled) > _TRIAL_ROWS // 2:
+        labelled = rng.permutation(labelled)[: _TRIAL_ROWS // 2]
+    chosen = rng.permutation(others)[: _TRIAL_ROWS - len(labelled)]
+    some = np.sort(np.concatenate([labelled, chosen]))
+    rows, codes = rows[some], codes[some]
+    weights = None if weights is None else weights[some]
+    folds = label_folds(codes, rng)
+    if not folds:
+        return None
+    graph = make_graph(rows, min(n_neighbors, len(rows) - 1), unit_length=False)
+    parts = []
+    for fold in folds:
+        known = codes.copy()
+        known[fold] = -1
+        given = n_classes, graph.neighbors.shape[1], damping, weights, rng
+        parts.append(learn_classes(rows, graph, known, *given)[:, fold])
+    n_learners = min(map(len, parts))  # NCA, the last, may find no pairs in some folds
+    parts = [part[:n_learners] for part in parts]
+    return weigh(np.concatenate(parts, axis=1), codes[np.concatenate(folds)])
+
+
+def label_folds(codes: NDArray, rng: Generator) -> list[NDArray]:
+    """Return folds of labelled rows, stratified, such that no class is held out as a whole.
+
+    Parameters
+    ----------
+    codes : ndarray of shape (n_rows,)
+        Numbers of classes; -1 where unknown.
+    rng : numpy Generator
+        Shuffles the rows of a class.
+
+    Returns
+    -------
+    folds : list of ndarray
+        Row numbers; the only row of a class is in none.
+    """
+    numbers = np.full(len(codes), -1)
+    for label in np.unique(codes[codes >= 0]):
+        members = rng.permutation(np.flatnonzero(codes == label))
+        if len(members) > 1:
+            numbers[members] = np.arange(len(members)) % min(_FOLDS, len(members))
+    return [np.flatnonzero(numbers == fold) for fold in range(numbers.max() + 1)]
+
+
+def table_classes(
+    rows: NDArray,
+    graph: Graph,
+    codes: NDArray,
+    n_classes: int,
+    n_neighbors: int,
+    damping: float,
+    weights: NDArray | None,
+    weighing: Weighing | None,
+    rng: Generator,
+) -> NDArray:
+    """Return the class distribution of each row.
+
+    Parameters
+    ----------
+    rows, graph, codes, n_classes, n_neighbors, damping, weights, rng
+        As of `learn_classes`.
+    weighing : Weighing or None
+        Of `choose_weights`. None takes all learners alike.
+
+    Returns
+    -------
+    classes : ndarray of shape (n_rows, n_classes)
+        Rows sum to 1. Labelled rows have their class.
+    """
+    found = learn_classes(rows, graph, codes, n_classes, n_neighbors, damping, weights, rng)
+    if weighing is None:
+        powers = np.array([1.0, *[DEFAULT_POWER] * (len(found) - 1)])
+        weighing = Weighing(powers, np.full(len(found), 1 / len(found)), 1.0)
+    return set_labels(pool(found[: len(weighing.weights)], weighing), codes)
