@@ -60,16 +60,11 @@ def calibrate(Z: NDArray, rows: NDArray, encoder: TableEncoder) -> Calibration:
     numbers = slice(0, encoder.n_numbers)
     made = np.quantile(Z[:, numbers].astype(np.float64), levels, axis=0)
     # A value of a row at each level: the mean of two may be one that no row has.
-    real = np.quantile(
-        rows[:, numbers].astype(np.float64), levels, axis=0, method="inverted_cdf"
-    )
+    real = np.quantile(rows[:, numbers].astype(np.float64), levels, axis=0, method="inverted_cdf")
     offsets = [
-        _offsets(
-            Z[:, part].astype(np.float64) * scale + center, rows[:, part] * scale + center
-        ) / scale
-        for part, center, scale in zip(
-            encoder.blocks, encoder.centers, encoder.scales, strict=True
-        )
+        _offsets(Z[:, part].astype(np.float64) * scale + center, rows[:, part] * scale + center)
+        / scale
+        for part, center, scale in zip(encoder.blocks, encoder.centers, encoder.scales, strict=True)
     ]
     return Calibration(made, real, offsets)
 

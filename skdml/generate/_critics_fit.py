@@ -215,7 +215,9 @@ def _attributes(generator, trained, critics, settings, plan, model):
     n_done = max(1, len(trained.history["seconds"]))
     return {
         "critics_": networks,
-        "potentials_": (potentials[0] if is_shared else np.stack(potentials)) if potentials else None,
+        "potentials_": (potentials[0] if is_shared else np.stack(potentials))
+        if potentials
+        else None,
         "masses_": np.average([part.masses for part in trained.parts], axis=0, weights=plan.shares)
         if trained.parts
         else None,

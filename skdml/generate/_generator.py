@@ -1,4 +1,4 @@
-"""WassersteinGenerator: a network that draws new rows, trained by optimal transport."""
+"""WassersteinGenerator: a network that draws new rows, by a flow or by optimal transport."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from ..utils.validation import check_scale
 from ._calibration import Calibration, calibrate
 from ._columns import mean_deviation
 from ._critics_fit import check_batch_size, fit_critics, make_plan
-from ._flow import FlowPlan, column_scales, integrate, train_flow
+from ._flow import FlowPlan, column_moments, integrate, train_flow
 from ._frames import is_frame, read_table
 from ._generator_input import (
     check_table,
@@ -70,12 +70,19 @@ _OF_CRITICS = {
 class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstimator):
     """A network that draws new rows like those it was fitted on.
 
-    Generated points are compared with batches of real rows by optimal transport. The real rows are
-    split among critics, which are trained independently, and send the generator the gradient of the
-    transport cost by its points. Read more in the :ref:`user guide <generator>`.
+    For tables a network learns a flow that carries noise to rows. For images, and wherever rows are
+    spread over machines, a generator is trained against critics: generated points are compared with
+    batches of real rows by optimal transport, the real rows are split among critics, and these send
+    the generator the gradient of the transport cost by its points. Rows may have numbers,
+    categories, booleans, dates and missing cells. No privacy is promised. Read more in the
+    :ref:`user guide <generator>`.
 
     Parameters
     ----------
+    method : {"auto", "flow", "critics"}, default="auto"
+        "flow" is flow matching, "critics" optimal transport. "auto" is "critics" where one of the
+        parameters from `latent_dim` to `critic_module`, which are of critics alone, is given, and
+        "flow" otherwise.
     latent_dim : int, default=32
         Columns of the random vectors that the generator turns into rows.
     n_critics : int, default=1
@@ -105,28 +112,35 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
         The generator: a subclass of ``torch.nn.Module`` or a function that returns a module. It
         gets `latent_dim` and `n_features`, as far as it has such parameters. The module maps
         tensors of shape (n, latent_dim) to (n, n_features). Of a module that exists already, a
-        copy is trained. None is a network with three hidden layers.
+        copy is trained. None is a network with three hidden layers. With categories, missing cells
+        or y the sizes are those of the encoded rows.
     critic_module : class, callable or torch.nn.Module, default=None
         The network of a critic, made in the same way. It maps (n, n_features) to features of any
         shape. The slope of its linear and convolution layers is bounded by spectral norms.
-    scaling : {"auto", "common", "columns"}, default="auto"
+    scaling : {"auto", "common", "columns", "quantile"}, default="auto"
         "common" takes all values to [-1, 1] by one scale, for columns of one unit, such as pixels.
-        "columns" gives each column mean 0 and variance 1. "auto" takes the first if no column is
-        ten times as wide as the median column.
-    max_iter : int, default=1500
-        Updates of the generator.
+        "columns" gives each column mean 0 and variance 1. "quantile" takes the normal scores of a
+        column's quantiles, for heavy tails. "auto" is the first if all columns are numbers and none
+        is ten times as wide as the median column, and the second otherwise. A flow scales columns
+        once more, and in the end gives each the quantiles of the rows.
+    categorical_features : sequence of column names or numbers, default=None
+        Columns of numbers whose values are categories. Text, booleans and categories of a frame
+        are so by their dtype.
+    max_iter : int or "auto", default="auto"
+        Updates of the network; "auto" is 3,000 for a flow, and 1,500 with critics.
     batch_size : int or "auto", default="auto"
         Rows of each critic in an update; a critic with fewer rows takes all of them. With `debias`
-        they are two independent batches. "auto" is 256 with the Euclidean cost and 64 with
-        others. Generated points are as many: only batches of one size are comparable. With the
+        they are two independent batches. "auto" is 256 with a flow or the Euclidean cost and 64
+        with others. Generated points are as many: only batches of one size are comparable. With the
         squared cost they are three times as many.
     lr : float or "auto", default="auto"
-        The learning rate of the generator, which falls to zero along a cosine unless the cost is
+        The learning rate of the network, which falls to zero along a cosine unless the cost is
         learned. "auto" is 0.004 with the squared cost and 0.002 with others. Critics have a
         quarter of it.
     n_jobs : int, default=None
         Processes for the critics; None is 1 unless in a :obj:`joblib.parallel_config` context.
-        The result does not depend on it. Each process works on one thread.
+        The result does not depend on it. Each process works on one thread. A flow is trained in
+        this process.
     client : distributed.Client, default=None
         A dask cluster for the critics; None takes that of joblib's active dask backend, if there
         is one. It is not stored with the estimator.
@@ -137,12 +151,15 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
 
     Attributes
     ----------
+    method_ : {"flow", "critics"}
+        The method that was used.
     generator_ : torch.nn.Module
-        The generator. It returns scaled rows: use `sample`.
+        The generator, or the network of the flow. It knows scaled rows only: use `sample`.
     critics_ : list of torch.nn.Module
-        The critics' networks; empty unless the cost is learned.
+        The critics' networks; empty unless the cost is learned. After a flow there are no
+        `critics_`, `potentials_`, `masses_` and `traffic_`.
     history_ : dict of list
-        Per update: "wasserstein", the transport cost of its points and rows, debiased or not, of
+        Per update: "loss" of a flow, or "wasserstein", the transport cost of its points and rows, debiased or not, of
         a squared cost the root; with the common scaling and a cost that is not learned in units of
         X. "seconds" since the start of training.
     potentials_ : ndarray of shape (n_points,) or (n_critics, n_points)
@@ -211,7 +228,9 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
     _target: TableEncoder | None
     _calibration: Calibration | None
     _codes: NDArray | None
+    _means: NDArray
     _scales: NDArray
+    _spreads: NDArray
     _seed: int
 
     def __init__(
@@ -311,9 +330,11 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
                 return progress.step(lambda: {"generator_": network()}, distance=value)
 
             if self.method_ == "flow":
-                self._scales = column_scales(rows)
+                moments = column_moments(rows, self._encoder.blocks)
+                self._means, self._scales, self._spreads = moments
+                scaled = (rows - self._means) / self._scales
                 trained = train_flow(
-                    rows / self._scales, codes, weights, plan, progress.begin, report
+                    scaled, self._spreads, codes, weights, plan, progress.begin, report
                 )
                 network, attributes = trained.network, {}
             else:
@@ -436,7 +457,8 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
         width = self._encoder.width if is_flow else int(self.latent_dim)
         latents = random_state.standard_normal((n_samples, width)).astype(np.float32)
         if is_flow:
-            samples = integrate(self.generator_, latents, codes) * self._scales
+            samples = integrate(self.generator_, latents, self._spreads, codes)
+            samples = samples * self._scales + self._means
             if self._calibration is not None:
                 samples = self._calibration.apply(samples, self._encoder)
             return samples

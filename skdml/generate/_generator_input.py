@@ -50,7 +50,9 @@ def learn_target(y: Any, n_rows: int, chosen: NDArray) -> tuple[TableEncoder, ND
     """Return the encoder of classes or numbers, and those of the chosen rows."""
     values = _values(y)
     if len(values) != n_rows:
-        raise ValueError(f"y must have a value for each of the {n_rows} rows of X, got {len(values)}.")
+        raise ValueError(
+            f"y must have a value for each of the {n_rows} rows of X, got {len(values)}."
+        )
     values = values[chosen]
     is_number = values.dtype.kind == "f" and (values != np.round(values)).any()
     if values.dtype.kind in "iuf" and len(np.unique(values)) > _MOST_CLASSES:
@@ -74,7 +76,9 @@ def encode_target(target: TableEncoder, y: Any, n_samples: int) -> NDArray:
     """Return codes of classes or numbers, one for each sample."""
     values = np.full(n_samples, y) if np.ndim(y) == 0 else _values(y)
     if len(values) != n_samples:
-        raise ValueError(f"y must be one value, or one for each of {n_samples} rows, got {len(values)}.")
+        raise ValueError(
+            f"y must be one value, or one for each of {n_samples} rows, got {len(values)}."
+        )
     if target.categories:
         known = target.categories[0]
         new = sorted(set(values.tolist()) - set(known), key=str)
@@ -112,8 +116,8 @@ def make_condition(
                 )
         elif not encoder.columns.is_integer[encoder.numbers.index(place)]:
             raise ValueError(
-                f"conditions has {label!r}, a column of numbers that are not whole, of which no two "
-                "samples are equal: give it to fit as y."
+                f"conditions has {label!r}, whose numbers are not whole: no two "
+                "samples are equal. Give the column to fit as y."
             )
     places = [(labels.index(label), value) for label, value in conditions.items()]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,7 @@ class TableEncoder:
     def blocks(self) -> list[slice]:
         """The encoded columns of each block."""
         ends = np.cumsum([self.n_numbers, *map(len, self.centers)]).tolist()
-        return [slice(start, end) for start, end in zip(ends, ends[1:], strict=False)]
+        return [slice(start, end) for start, end in pairwise(ends)]
 
     @property
     def width(self) -> int:
