@@ -262,7 +262,7 @@ def run(options):
         targets=make_targets(rows),
         parameters={"updates": UPDATES, "image_updates": IMAGE_UPDATES, "seeds": list(seeds)},
         notes=[
-            "*tables*: at most 10,000 rows, two thirds to train on and one to compare with; another "
+            "*tables*: at most 10,000 rows, two thirds to train on, one to compare with; another "
             "split for each seed. Seconds are those of the processor, on one thread. Energy "
             "distance, precision, recall and coverage on 2,000 rows at most, with columns of unit "
             "variance and categories as indicators. *columns* and *pairs*: mean similarity as "
@@ -276,8 +276,8 @@ def run(options):
             f"as take the processor as long as {BASE}; Frechet distance of 5,000 samples to test "
             f"images in the 64 features of a classifier. {BASE} has the best of the learning rates "
             "that were tried on held-out training images, and the same running mean of weights.",
-            f"Learning rates of {BASE} were chosen on held-out training digits. CTGAN and TVAE have "
-            "their defaults, with 300 epochs.",
+            f"Learning rates of {BASE} were chosen on held-out training digits. CTGAN and TVAE "
+            "have their defaults, with 300 epochs.",
             "*workers*: 8 critics; the goal is a mean estimated distance of "
             f"{GOAL:g} on digits, and what the last update reached on images. Seconds are those of "
             "the clock, with the start of processes; those of an update are without it. "

@@ -30,7 +30,21 @@ _POINTS_PER_ROW = 3
 _CRITIC_LR_FACTOR = 0.25
 
 
-def make_plan(model: Any, rows: NDArray, seed: int) -> TrainingPlan:
+def count_latents(model: Any, n_codes: int) -> int:
+    """Return how many columns of the input of a generator are random; codes are the others.
+
+    The input of a network that was given has `latent_dim` columns in all.
+    """
+    n_random = int(model.latent_dim) - (0 if model.module is None else n_codes)  # True is a number
+    if n_random < 1:
+        raise ValueError(
+            f"latent_dim={model.latent_dim} must be more than {n_codes}, for with module the last "
+            f"{n_codes} of its columns say of which class of y a row is."
+        )
+    return n_random
+
+
+def make_plan(model: Any, rows: NDArray, n_codes: int, seed: int) -> TrainingPlan:
     """Check parameters of an estimator against each other, and return them without "auto".
 
     Parameters
@@ -39,6 +53,8 @@ def make_plan(model: Any, rows: NDArray, seed: int) -> TrainingPlan:
         Has the parameters.
     rows : ndarray of shape (n_samples, n_columns)
         The encoded rows.
+    n_codes : int
+        How many columns the codes of y have.
     seed : int
         Seeds all that is random.
 
@@ -90,7 +106,7 @@ def make_plan(model: Any, rows: NDArray, seed: int) -> TrainingPlan:
         lr=_LR[cost] if model.lr == "auto" else float(model.lr),
         batch_size=batch_size,
         n_points=n_points,
-        latent_dim=int(model.latent_dim),  # True is a number, too
+        latent_dim=count_latents(model, n_codes),
         n_critic_steps=int(model.n_critic_steps),
         n_potential_steps=model.n_potential_steps if is_shared else None,
         max_iter=_MAX_ITER if model.max_iter == "auto" else model.max_iter,
@@ -151,34 +167,33 @@ def fit_critics(
     if weights is not None:
         parts = np.array_split(weights[order], model.n_critics)
         plan = dataclasses.replace(plan, shares=[float(part.sum()) for part in parts])
-    settings = _critic_settings(model, plan, whole.shape[1])
+    n_codes = whole.shape[1] - rows.shape[1]
+    settings = _critic_settings(model, plan, rows.shape[1], n_codes)
     given_to_each = [
         (number, shard, settings, part)
         for number, (shard, part) in enumerate(zip(shards, parts, strict=True))
     ]
     workers = {"n_jobs": model.n_jobs, "client": find_client(model.client)}
     critics = start_actors(Critic, given_to_each, name="critics", **workers)
-    n_codes = whole.shape[1] - rows.shape[1]
     generator = _make_generator(model, settings, plan, rows.shape[1], n_codes)
-    drawn = None
-    if codes is not None:
-        shares = None if weights is None else weights / weights.sum()
+    shares = None if weights is None else weights / weights.sum()
 
-        def drawn(n, rng):
-            return codes[rng.choice(len(codes), n, p=shares)]
+    def draw_codes(n: int, rng: np.random.Generator) -> Any:
+        return None if codes is None else codes[rng.choice(len(codes), n, p=shares)]
 
+    given = None if codes is None else draw_codes
     with critics:
-        trained = train(generator, critics, plan, model._encoder.project, begin, report, drawn)
+        trained = train(generator, critics, plan, model._encoder.project, begin, report, given)
     return generator, trained, _attributes(generator, trained, critics, settings, plan, model)
 
 
-def _critic_settings(model, plan, n_columns):
+def _critic_settings(model, plan, n_columns, n_codes):
     make = None
     if plan.learned:
         maker = mlp_critic if model.critic_module is None else model.critic_module
         make = functools.partial(make_network, maker, "critic_module", n_features=n_columns)
     lr = _CRITIC_LR_FACTOR * plan.lr
-    return CriticSettings(make, plan.power, plan.debias, plan.batch_size, lr, plan.seed)
+    return CriticSettings(make, plan.power, plan.debias, plan.batch_size, lr, plan.seed, n_codes)
 
 
 def _make_generator(model, settings, plan, n_columns, n_codes):
@@ -190,7 +205,7 @@ def _make_generator(model, settings, plan, n_columns, n_codes):
         generator = make_network(maker, "module", **sizes)
         try_network(generator, n_inputs, "module", n_columns)
         if settings.make_network is not None:
-            try_network(settings.make_network(), n_columns + n_codes, "critic_module")
+            try_network(settings.make_network(), n_columns, "critic_module")
     return generator
 
 

@@ -32,7 +32,7 @@ from ..utils._typing import MatrixLike, RandomStateLike
 from ..utils.validation import check_scale
 from ._calibration import Calibration, calibrate
 from ._columns import mean_deviation
-from ._critics_fit import check_batch_size, fit_critics, make_plan
+from ._critics_fit import check_batch_size, count_latents, fit_critics, make_plan
 from ._flow import FlowPlan, column_moments, integrate, train_flow
 from ._frames import is_frame, read_table
 from ._generator_input import (
@@ -112,8 +112,9 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
         The generator: a subclass of ``torch.nn.Module`` or a function that returns a module. It
         gets `latent_dim` and `n_features`, as far as it has such parameters. The module maps
         tensors of shape (n, latent_dim) to (n, n_features). Of a module that exists already, a
-        copy is trained. None is a network with three hidden layers. With categories, missing cells
-        or y the sizes are those of the encoded rows.
+        copy is trained. None is a network with three hidden layers. With categories and missing
+        cells `n_features` is that of the encoded rows; after y, the last of its input columns say
+        of which class a row is.
     critic_module : class, callable or torch.nn.Module, default=None
         The network of a critic, made in the same way. It maps (n, n_features) to features of any
         shape. The slope of its linear and convolution layers is bounded by spectral norms.
@@ -159,9 +160,9 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
         The critics' networks; empty unless the cost is learned. After a flow there are no
         `critics_`, `potentials_`, `masses_` and `traffic_`.
     history_ : dict of list
-        Per update: "loss" of a flow, or "wasserstein", the transport cost of its points and rows, debiased or not, of
-        a squared cost the root; with the common scaling and a cost that is not learned in units of
-        X. "seconds" since the start of training.
+        Per update: "loss" of a flow, or "wasserstein", the transport cost of its points and rows,
+        debiased or not, of a squared cost the root; with the common scaling and a cost that is not
+        learned in units of X. "seconds" since the start of training.
     potentials_ : ndarray of shape (n_points,) or (n_critics, n_points)
         The potentials of the points of the last update; with the shared coupling one for all
         critics.
@@ -319,7 +320,7 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
             codes = self._target.encode([target])
         self._codes = draw_codes(codes, weights, seed)
         rows = self._encoder.encode(table)
-        plan = self._make_plan(rows, seed)
+        plan = self._make_plan(rows, 0 if codes is None else codes.shape[1], seed)
         self._calibration = None
         with (
             FitProgress(self, total=plan.max_iter, X=given, y=y, description="update") as progress,
@@ -336,7 +337,7 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
                 trained = train_flow(
                     scaled, self._spreads, codes, weights, plan, progress.begin, report
                 )
-                network, attributes = trained.network, {}
+                network, attributes = trained.network, dict[str, Any]()
             else:
                 network, trained, attributes = fit_critics(
                     self, plan, rows, codes, weights, progress.begin, report
@@ -413,13 +414,13 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
             )
         return [places[label] for label in self.categorical_features or ()]
 
-    def _make_plan(self, rows, seed):
+    def _make_plan(self, rows, n_codes, seed):
         if self.method_ == "critics":
-            return make_plan(self, rows, seed)
+            return make_plan(self, rows, n_codes, seed)
         return FlowPlan(
             lr=_FLOW_LR if self.lr == "auto" else float(self.lr),
             batch_size=check_batch_size(self, len(rows), _FLOW_BATCH_SIZE),
-            max_iter=_FLOW_MAX_ITER if self.max_iter == "auto" else self.max_iter,
+            max_iter=_FLOW_MAX_ITER if self.max_iter == "auto" else int(self.max_iter),
             seed=seed,
         )
 
@@ -451,10 +452,11 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
 
     def _draw(self, n_samples, random_state, codes=None):
         """Return encoded samples; without codes, those of the training rows are drawn."""
-        if codes is None and self._target is not None:
+        if codes is None and self._codes is not None:
             codes = self._codes[random_state.randint(len(self._codes), size=n_samples)]
         is_flow = self.method_ == "flow"
-        width = self._encoder.width if is_flow else int(self.latent_dim)
+        n_codes = 0 if codes is None else codes.shape[1]
+        width = self._encoder.width if is_flow else count_latents(self, n_codes)
         latents = random_state.standard_normal((n_samples, width)).astype(np.float32)
         if is_flow:
             samples = integrate(self.generator_, latents, self._spreads, codes)
@@ -540,9 +542,10 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
         accepts = make_condition(self._encoder, conditions)
         found: list[NDArray] = []
         n_found = n_drawn = 0
+        size = min(_BLOCK, max(256, 4 * n_samples))
         while n_found < n_samples:
-            given = None if codes is None else np.repeat(codes[:1], _BLOCK, axis=0)
-            for block in self._blocks(_BLOCK, random_state, given):
+            given = None if codes is None else np.repeat(codes[:1], size, axis=0)
+            for block in self._blocks(size, random_state, given):
                 kept = block[accepts(self._encoder.decode(block))]
                 found.append(kept)
                 n_found, n_drawn = n_found + len(kept), n_drawn + len(block)

@@ -178,7 +178,8 @@ def learn_table(
     centers = [count / count.sum() for count in counts]
     spreads = [float(np.sqrt((center * (1 - center)).sum())) for center in centers]
     scales = [spread if spread > 0 else 1.0 for spread in spreads]
-    columns, middles = learn_columns(X, scaling), np.median(X, axis=0)
+    columns = learn_columns(X, scaling)
+    middles = np.quantile(X, 0.5, axis=0, method="lower")  # a value that the column has
     return TableEncoder(layout, columns, numbers, middles, gaps, categories, centers, scales)
 
 

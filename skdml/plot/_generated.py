@@ -168,7 +168,8 @@ class GeneratorTrainingDisplay(Panels):
 
     The left panel is the distance in each update, or the loss of a flow, and its running mean. The
     right panel is the share of the rows that fell to each of the last generated points, sorted,
-    where 1 is a fair share; it is empty for a flow, which has no such points. Use `from_estimator` or `from_predictions` to make one.
+    where 1 is a fair share; it is empty for a flow, which has no such points. Use `from_estimator`
+    or `from_predictions` to make one.
 
     Parameters
     ----------
