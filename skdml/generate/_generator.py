@@ -52,7 +52,9 @@ _N_COLLAPSE_SAMPLES, _N_CALIBRATION = 256, 4096
 _BLOCK = 4096
 # Conditions that hold for less than this share of so many rows are too rare.
 _MOST_DRAWS, _LEAST_SHARE = 50_000, 1e-3
-_FLOW_LR, _FLOW_BATCH_SIZE, _FLOW_MAX_ITER = 0.002, 256, 3000
+_FLOW_LR, _FLOW_BATCH_SIZE = 0.002, 256
+# Updates of a flow: so many for each row, as more would learn few rows by heart, within bounds.
+_UPDATES_PER_ROW, _FEWEST_UPDATES, _MOST_UPDATES = 10, 300, 3000
 # Parameters of critics, and their defaults.
 _OF_CRITICS = {
     "latent_dim": 32,
@@ -128,7 +130,8 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
         Columns of numbers whose values are categories. Text, booleans and categories of a frame
         are so by their dtype.
     max_iter : int or "auto", default="auto"
-        Updates of the network; "auto" is 3,000 for a flow, and 1,500 with critics.
+        Updates of the network; "auto" is for a flow ten for each row, but 300 at least and 3,000
+        at most, and 1,500 with critics.
     batch_size : int or "auto", default="auto"
         Rows of each critic in an update; a critic with fewer rows takes all of them. With `debias`
         they are two independent batches. "auto" is 256 with a flow or the Euclidean cost and 64
@@ -417,10 +420,11 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
     def _make_plan(self, rows, n_codes, seed):
         if self.method_ == "critics":
             return make_plan(self, rows, n_codes, seed)
+        max_iter = max(_FEWEST_UPDATES, min(_UPDATES_PER_ROW * len(rows), _MOST_UPDATES))
         return FlowPlan(
             lr=_FLOW_LR if self.lr == "auto" else float(self.lr),
             batch_size=check_batch_size(self, len(rows), _FLOW_BATCH_SIZE),
-            max_iter=_FLOW_MAX_ITER if self.max_iter == "auto" else int(self.max_iter),
+            max_iter=max_iter if self.max_iter == "auto" else int(self.max_iter),
             seed=seed,
         )
 
