@@ -37,6 +37,8 @@ SOURCES = {
     "embeddings": "the pictures from vision.caltech.edu/datasets/cub_200_2011 or the sentences of "
     "banking77 from github.com/PolyAI-LDN/task-specific-datasets, compute vectors with a "
     "pretrained network, and write X, y and, where X is to be multiplied, scale with numpy.savez",
+    "tables": "adult, credit_default or shuttle from archive.ics.uci.edu, or diamonds from the R "
+    "package ggplot2, and write it with a header to tab_NAME.csv.gz",
     "uci": "the set from archive.ics.uci.edu, and write X and y with numpy.savez",
 }
 
@@ -149,6 +151,13 @@ def load_uci(name):
     training, who spoke, and the speaker's sex.
     """
     return _load_npz("uci", name)
+
+
+def load_table(name):
+    """Return a pandas frame: "adult", "diamonds", "credit_default" or "shuttle"."""
+    import pandas
+
+    return pandas.read_csv(locate("tables", f"tab_{name}.csv.gz"))
 
 
 def load_microarray(name):

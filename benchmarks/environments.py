@@ -143,3 +143,19 @@ METRIC_LEARN = PeerEnvironment(
         "threadpoolctl==3.8.0",
     ],
 )
+
+# Their licence (BSL) keeps them out of the dependencies. torch is pinned for its size: an open
+# range pulls gigabytes of CUDA packages.
+CTGAN = PeerEnvironment(
+    "ctgan",
+    [
+        "torch==2.13.0",
+        "ctgan==0.12.1",
+        "rdt==2.0.0",
+        "scikit-learn==1.9.1",
+        "numpy==2.4.6",
+        "pandas==2.3.3",
+        "scipy==1.17.1",
+        "joblib==1.6.0",
+    ],
+)

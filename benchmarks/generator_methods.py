@@ -1,36 +1,36 @@
-"""Generators side by side: each is fitted on rows and returns a function that draws new ones.
+"""Generators of tables side by side: each is fitted on a frame and returns another one.
 
-WGAN-GP and the sliced distance train the networks of `WassersteinGenerator`, on rows scaled in the
-same way, with the same optimiser and latent vectors, and end with the same running mean of the
-generator's weights. Learning rates of all three were chosen on digits. A plain WGAN-GP has rates of
-0.001 and the weights of its last update.
+The frame has a column "target"; ours is fitted with it as y, the others have it as one column more.
+All but the copula, CTGAN and TVAE work on the same encoded rows, and WGAN-GP has the networks,
+optimiser and latent vectors of `WassersteinGenerator(method="critics")`, with the same running mean
+of the generator's weights. Its learning rates were chosen on training digits.
 """
 
 import numpy as np
+import pandas as pd
 import torch
+from scipy.special import ndtr, ndtri
 from sklearn.mixture import GaussianMixture
 from sklearn.model_selection import GridSearchCV
 from sklearn.neighbors import KernelDensity
 from torch import nn
 
-from benchmarks.generator_plots import BASE, PLAIN
+from benchmarks.generator_plots import BASE
+from benchmarks.harness import CTGAN
 from skdml import WassersteinGenerator
-from skdml.generate._columns import learn_columns
+from skdml.generate._frames import read_table
 from skdml.generate._generator_networks import make_optimizer, mlp_critic, mlp_generator
+from skdml.generate._tables import learn_table
 from skdml.utils._torch import average_weights
 
-N_PROJECTIONS = 128
 N_CRITIC_STEPS = 5
-# The best of eight pairs of rates, of 0.0005 to 0.008, and of three rates that were tried on
-# training digits that were held out.
+# The best of eight pairs of rates, of 0.0005 to 0.008, that were tried on training digits that were
+# held out.
 WGAN_RATES = 4e-3, 1e-3
-SLICED_RATE = 4e-3
-
-
-def transport(X, seed, updates, **params):
-    """Fit WassersteinGenerator, and return a function (n_samples, seed) to rows."""
-    model = WassersteinGenerator(max_iter=updates, random_state=seed, **params).fit(X)
-    return model.sample
+WGAN_UPDATES = 1500
+# Rows by which a mixture or a bandwidth is chosen, and most columns for full covariances.
+N_CHOICE, MOST_FULL = 3000, 110
+EPOCHS = 300
 
 
 def score_critic(n_features):
@@ -49,20 +49,11 @@ def gradient_penalty(critic, real, made):
 
 
 def train_wgan_gp(
-    rows,
-    generator,
-    critic,
-    seed,
-    updates,
-    *,
-    latent_dim=32,
-    batch_size=64,
-    rates=WGAN_RATES,
-    averaged=True,
+    rows, generator, critic, seed, updates, *, latent_dim=32, batch_size=64, rates=WGAN_RATES
 ):
     """Train a generator by WGAN-GP, with a penalty of weight 10 and 5 steps of the critic.
 
-    With `averaged` it ends with the running mean of its weights.
+    It ends with the running mean of its weights.
     """
     torch.manual_seed(seed)
     generator, critic = generator(), critic()
@@ -83,105 +74,141 @@ def train_wgan_gp(
         loss.backward()
         ours.step()
         mean.update_parameters(generator)
-    if averaged:
-        generator.load_state_dict(mean.module.state_dict())
-    return generator.eval()
-
-
-def train_sliced(rows, generator, seed, updates, *, latent_dim=32, batch_size=256, lr=SLICED_RATE):
-    """Train a generator by the sliced Wasserstein distance, on batches of four critics' size."""
-    torch.manual_seed(seed)
-    generator = generator()
-    ours = make_optimizer(generator, lr)
-    mean = average_weights(generator)
-    for _ in range(updates):
-        real = rows[torch.randint(len(rows), (batch_size,))]
-        made = generator(torch.randn(batch_size, latent_dim))
-        directions = nn.functional.normalize(torch.randn(rows.shape[1], N_PROJECTIONS), dim=0)
-        sides = [(side @ directions).sort(dim=0).values for side in (real, made)]
-        loss = ((sides[0] - sides[1]) ** 2).mean()
-        ours.zero_grad()
-        loss.backward()
-        ours.step()
-        mean.update_parameters(generator)
     generator.load_state_dict(mean.module.state_dict())
     return generator.eval()
 
 
-def drawer(generator, columns, latent_dim=32):
-    """Return a function (n_samples, seed) to rows of a trained generator."""
+# Each takes a frame, the number of rows to draw, a seed, and whether the run is a quick one
 
-    def draw(n_samples, seed):
-        latents = np.random.default_rng(seed).standard_normal((n_samples, latent_dim))
-        with torch.no_grad():
-            made = generator(torch.from_numpy(latents.astype(np.float32))).numpy()
-        return columns.decode(made)
+
+def ours(frame, n_samples, seed, quick, **params):
+    """Fit WassersteinGenerator with y, and draw rows of the classes of training rows."""
+    if quick:
+        params["max_iter"] = 5
+    model = WassersteinGenerator(random_state=seed, **params)
+    model.fit(frame.drop(columns="target"), frame["target"])
+    y = np.random.default_rng(seed).choice(frame["target"].to_numpy(), n_samples)
+    return model.sample(n_samples, random_state=seed, y=y).assign(target=y)
+
+
+def encoded(method):
+    """Return a method that works on encoded rows."""
+
+    def draw(frame, n_samples, seed, quick):
+        layout, table = read_table(frame)
+        encoder = learn_table(layout, table)
+        made = method(encoder.encode(table), n_samples, seed, quick)
+        return encoder.write(np.asarray(made, dtype=np.float32))
 
     return draw
 
 
-def _scaled(X):
-    columns = learn_columns(X)
-    return columns, torch.from_numpy(columns.encode(X))
-
-
-def wgan_gp(X, seed, updates, rates=WGAN_RATES, averaged=True):
-    columns, rows = _scaled(X)
-    n_features = X.shape[1]
+@encoded
+def wgan_gp(rows, n_samples, seed, quick):
+    width = rows.shape[1]
     generator = train_wgan_gp(
-        rows,
-        lambda: mlp_generator(32, n_features),
-        lambda: score_critic(n_features),
+        torch.from_numpy(rows),
+        lambda: mlp_generator(32, width),
+        lambda: score_critic(width),
         seed,
-        updates,
-        rates=rates,
-        averaged=averaged,
+        5 if quick else WGAN_UPDATES,
     )
-    return drawer(generator, columns)
+    latents = np.random.default_rng(seed).standard_normal((n_samples, 32))
+    with torch.no_grad():
+        return generator(torch.from_numpy(latents.astype(np.float32))).numpy()
 
 
-def sliced(X, seed, updates):
-    columns, rows = _scaled(X)
-    return drawer(train_sliced(rows, lambda: mlp_generator(32, X.shape[1]), seed, updates), columns)
-
-
-def gaussian_mixture(X, seed, updates):
+@encoded
+def gaussian_mixture(rows, n_samples, seed, quick):
     """Fit a Gaussian mixture; the number of components is chosen by cross-validation."""
-    columns, rows = _scaled(X)
-    grid = {"n_components": [1, 5, 10, 20, 40]}
-    kind = "full" if X.shape[1] <= 100 else "diag"
-    mixture = GaussianMixture(covariance_type=kind, reg_covar=1e-4, random_state=seed)
-    model = GridSearchCV(mixture, grid, cv=3).fit(rows.numpy().astype(np.float64)).best_estimator_
+    rows = rows.astype(np.float64)
+    kind = "full" if rows.shape[1] <= MOST_FULL else "diag"
+    mixture = GaussianMixture(covariance_type=kind, reg_covar=1e-3, random_state=seed)
+    grid = {"n_components": [1, 5] if quick else [1, 5, 10, 20, 40]}
+    search = GridSearchCV(mixture, grid, cv=2, refit=False).fit(rows[:N_CHOICE])
+    model = mixture.set_params(**search.best_params_).fit(rows)
+    return np.random.default_rng(seed).permutation(model.sample(n_samples)[0])
 
-    def draw(n_samples, seed):
-        model.random_state = seed
-        made = model.sample(n_samples)[0]
-        return columns.decode(np.random.default_rng(seed).permutation(made))
+
+@encoded
+def kernel_density(rows, n_samples, seed, quick):
+    """Fit a kernel density; the bandwidth is chosen by cross-validation."""
+    rows = rows.astype(np.float64)
+    grid = {"bandwidth": np.geomspace(0.01, 1, 7)}
+    search = GridSearchCV(KernelDensity(), grid, cv=2, refit=False).fit(rows[:N_CHOICE])
+    model = KernelDensity(**search.best_params_).fit(rows)
+    return model.sample(n_samples, random_state=seed)
+
+
+def gaussian_copula(frame, n_samples, seed, quick):
+    """Draw rows whose columns have the quantiles of the real ones, and their rank correlations.
+
+    Equal values share out the range of their ranks at random; categories are ordered by number.
+    """
+    rng = np.random.default_rng(seed)
+    layout, table = read_table(frame)
+    normal, orders = [], []
+    for values in table:
+        codes = pd.factorize(values, sort=values.dtype.kind == "f", use_na_sentinel=False)[0]
+        order = np.lexsort((rng.random(len(codes)), codes))
+        ranks = np.empty(len(codes))
+        ranks[order] = np.arange(len(codes))
+        normal.append(ndtri((ranks + 0.5) / len(codes)))
+        orders.append(values[order])
+    normal = rng.multivariate_normal(np.zeros(len(table)), np.cov(normal), n_samples)
+    places = (ndtr(normal) * len(frame)).astype(int).clip(0, len(frame) - 1)
+    columns = [values[places[:, j]] for j, values in enumerate(orders)]
+    made = dict(zip(layout.labels, columns, strict=True))
+    return pd.DataFrame(made).astype(frame.dtypes.to_dict())
+
+
+def peer(method):
+    """Return a model of the package ctgan."""
+
+    def draw(frame, n_samples, seed, quick):
+        layout, table = read_table(frame)
+        discrete = [
+            label
+            for label, kind in zip(layout.labels, layout.kinds, strict=True)
+            if kind == "category"
+        ]
+        columns = {
+            f"c{j}": np.array(["" if v is None else str(v) for v in values])
+            if values.dtype == object
+            else values
+            for j, values in enumerate(table)
+        }
+        inputs = {
+            "method": method,
+            "names": layout.labels,
+            "discrete": discrete,
+            "n_samples": n_samples,
+            "seed": seed,
+            "epochs": 1 if quick else EPOCHS,
+            **columns,
+        }
+        outputs = CTGAN.call("ctgan_peer.py", "draw", inputs).outputs
+        made = {label: outputs[f"c{j}"] for j, label in enumerate(layout.labels)}
+        for label in discrete:
+            made[label] = np.where(made[label] == "", None, made[label].astype(object))
+        found = pd.DataFrame(made)
+        for label, dtype in frame.dtypes.items():
+            if dtype.kind in "iu":
+                found[label] = found[label].round()
+        found = found.astype(frame.dtypes.to_dict())
+        found.attrs["seconds"] = float(outputs["processor_seconds"])
+        return found
 
     return draw
-
-
-def kernel_density(X, seed, updates):
-    """Fit a kernel density; the bandwidth is chosen by cross-validation."""
-    columns, rows = _scaled(X)
-    grid = {"bandwidth": np.geomspace(0.01, 1, 9)}
-    model = GridSearchCV(KernelDensity(), grid, cv=3).fit(rows.numpy().astype(np.float64))
-    return lambda n_samples, seed: columns.decode(
-        model.best_estimator_.sample(n_samples, random_state=seed)
-    )
-
-
-def of_transport(**params):
-    return lambda X, seed, updates: transport(X, seed, updates, **params)
 
 
 METHODS = {
-    "WassersteinGenerator": of_transport(),
-    "same, squared cost": of_transport(cost="squared", n_critics=4),
-    "same, learned cost": of_transport(cost="learned"),
-    BASE: wgan_gp,
-    PLAIN: lambda X, seed, updates: wgan_gp(X, seed, updates, (1e-3, 1e-3), averaged=False),
-    "sliced Wasserstein": sliced,
+    "WassersteinGenerator": ours,
+    "same, critics": lambda *args: ours(*args, method="critics"),
     "Gaussian mixture": gaussian_mixture,
     "kernel density": kernel_density,
+    "Gaussian copula": gaussian_copula,
+    BASE: wgan_gp,
+    "CTGAN": peer("CTGAN"),
+    "TVAE": peer("TVAE"),
 }

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from benchmarks.children import ChildError, ChildResult, peak_memory, run_child
-from benchmarks.environments import METRIC_LEARN, PeerEnvironment
+from benchmarks.environments import CTGAN, METRIC_LEARN, PeerEnvironment
 from benchmarks.plots import PALETTE, bars
 from benchmarks.report import Column, Report, Target, add_ratios
 from benchmarks.timing import Measured, Timing, compare, limited_threads, measure, progress
 
 __all__ = [
+    "CTGAN",
     "METRIC_LEARN",
     "PALETTE",
     "ChildError",

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
+# Of a column, by quantiles.
+_N_KNOTS = 1000
 # With scaling="auto", columns share a scale unless the widest is so much wider than the median.
 _SAME_UNIT = 10.0
 
@@ -25,6 +28,9 @@ class Columns:
         Columns of whole numbers.
     unit : float
         The scale if all columns share it, 1 otherwise.
+    knots : list of (ndarray, ndarray), default=None
+        With the scaling by quantiles, values of each column in ascending order, and the normal
+        scores that take their place.
     """
 
     center: NDArray
@@ -33,20 +39,46 @@ class Columns:
     upper: NDArray
     is_integer: NDArray
     unit: float
+    knots: list[tuple[NDArray, NDArray]] | None = None
 
     def encode(self, X: NDArray) -> NDArray:
         """Return scaled rows, as float32."""
+        if self.knots is not None:
+            X = _through(X, self.knots)
         return ((X - self.center) / self.scale).astype(np.float32)
 
     def decode(self, Z: NDArray) -> NDArray:
         """Return scaled rows in the units of the training rows, and of the same kind."""
         X = Z.astype(np.float64) * self.scale + self.center
+        if self.knots is not None:
+            X = _through(X, [(scores, values) for values, scores in self.knots])
         X = np.where(self.is_integer, np.round(X), X)
         return np.clip(X, self.lower, self.upper)
 
     def project(self, Z: NDArray) -> NDArray:
         """Return scaled rows moved to values that their columns can have."""
         return self.encode(self.decode(Z))
+
+
+def _through(X, knots):
+    """Return every column along the line through its knots, which ends with them."""
+    return np.stack([np.interp(X[..., j], *pair) for j, pair in enumerate(knots)], axis=-1)
+
+
+def normal_scores(X: NDArray) -> list[tuple[NDArray, NDArray]]:
+    """Return for each column values in ascending order, and the normal scores of their ranks.
+
+    Equal values have the mean of their ranks. Of many values, a thousand quantiles are kept.
+    """
+    knots = []
+    for column in X.T:
+        values, counts = np.unique(column, return_counts=True)
+        ranks = (np.cumsum(counts) - counts / 2) / len(column)
+        if len(values) > _N_KNOTS:
+            kept = np.unique(np.linspace(0, len(values) - 1, _N_KNOTS).round().astype(int))
+            values, ranks = values[kept], ranks[kept]
+        knots.append((values, ndtri(ranks)))
+    return knots
 
 
 def mean_deviation(X: NDArray) -> float:
@@ -64,9 +96,10 @@ def learn_columns(X: NDArray, scaling: str = "auto") -> Columns:
     ----------
     X : ndarray of shape (n_samples, n_features)
         The training rows.
-    scaling : {"auto", "common", "columns"}, default="auto"
+    scaling : {"auto", "common", "columns", "quantile"}, default="auto"
         One scale for all columns, which takes all values to [-1, 1]; or mean 0 and variance 1 for
-        each. "auto" takes the first if no column is ten times as wide as the median column.
+        each; or the normal scores of its quantiles. "auto" is the first if no column is ten times
+        as wide as the median column, and the second otherwise.
 
     Returns
     -------
@@ -80,7 +113,13 @@ def learn_columns(X: NDArray, scaling: str = "auto") -> Columns:
     if scaling == "auto":
         same_unit = not varies.any() or width.max() <= _SAME_UNIT * np.median(width[varies])
         scaling = "common" if same_unit else "columns"
-    if scaling == "common" and varies.any():
+    knots = None
+    if scaling == "quantile":
+        knots = normal_scores(X)
+        scores = _through(X, knots)
+        unit, center = 1.0, np.zeros(len(low))
+        scale = np.where(varies, scores.std(axis=0), 1)
+    elif scaling == "common" and varies.any():
         lowest, highest = low[varies].min(), high[varies].max()
         unit = float(highest - lowest) / 2
         # A constant column out of the range of all others maps to an end of it.
@@ -91,4 +130,4 @@ def learn_columns(X: NDArray, scaling: str = "auto") -> Columns:
         center, scale = np.where(varies, X.mean(axis=0), low), np.where(varies, X.std(axis=0), 1)
     lower = np.where((low == X).sum(axis=0) > 1, low, np.where(low >= 0, 0.0, -np.inf))
     upper = np.where((high == X).sum(axis=0) > 1, high, np.where(high <= 0, 0.0, np.inf))
-    return Columns(center, scale, lower, upper, (np.round(X) == X).all(axis=0), unit)
+    return Columns(center, scale, lower, upper, (np.round(X) == X).all(axis=0), unit, knots)

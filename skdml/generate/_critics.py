@@ -48,6 +48,9 @@ class CriticSettings:
         The learning rate of the network.
     seed : int
         Seeds weights and batches.
+    n_codes : int, default=0
+        The last so many columns of rows and points are codes that these are conditioned on. A
+        network does not see them; they are compared as they are, beside its features.
     """
 
     make_network: Callable[[], torch.nn.Module] | None
@@ -56,6 +59,7 @@ class CriticSettings:
     batch_size: int
     lr: float
     seed: int
+    n_codes: int = 0
 
 
 class Part(NamedTuple):
@@ -272,9 +276,11 @@ class Critic:
         if self.network is None:
             return np.concatenate([rows, points], dtype=np.float64)
         self._points: Any = torch.tensor(points, requires_grad=True)
+        inputs = torch.cat([torch.from_numpy(rows), self._points])
+        n_columns = inputs.shape[1] - self.settings.n_codes
         with seeded_torch(seed):  # for random layers, such as dropout
-            inputs = torch.cat([torch.from_numpy(rows), self._points])
-            self._features: Any = self.network(inputs).flatten(1)
+            features = self.network(inputs[:, :n_columns]).flatten(1)
+        self._features: Any = torch.cat([features, inputs[:, n_columns:]], dim=1)
         return self._features.numpy(force=True).astype(np.float64)
 
     def _step_network(self, plans):

@@ -1,11 +1,9 @@
-"""WassersteinGenerator: a network that draws new rows, trained by optimal transport."""
+"""WassersteinGenerator: a network that draws new rows, by a flow or by optimal transport."""
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from numbers import Integral, Real
 from typing import Any, Self
 
@@ -13,14 +11,13 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
+from sklearn.utils import check_random_state, gen_batches
 from sklearn.utils.validation import check_is_fitted
 
-from .._actors import start_actors
 from ..metrics import energy_distance
 from ..utils._bases import BaseEstimator, DensityMixin
 from ..utils._fit import FitProgress, fit_method
-from ..utils._parallel import find_client, limit_threads
+from ..utils._parallel import limit_threads
 from ..utils._sklearn import (
     ClientMixin,
     EstimatorMixin,
@@ -29,40 +26,65 @@ from ..utils._sklearn import (
     validate_data,
     validate_params,
 )
-from ..utils._supervision import check_weights, draw_weighted
-from ..utils._torch import has_finite_weights, seeded_torch, warn_not_finite
+from ..utils._supervision import draw_weighted
+from ..utils._torch import has_finite_weights, warn_not_finite
 from ..utils._typing import MatrixLike, RandomStateLike
 from ..utils.validation import check_scale
-from ._columns import learn_columns, mean_deviation
-from ._critics import Critic, CriticSettings
-from ._generator_networks import fix_weights, make_network, mlp_critic, mlp_generator, try_network
-from ._generator_training import TrainingPlan, column_spread, train
+from ._calibration import Calibration, calibrate
+from ._columns import mean_deviation
+from ._critics_fit import check_batch_size, count_latents, fit_critics, make_plan
+from ._flow import FlowPlan, column_moments, integrate, train_flow
+from ._frames import is_frame, read_table
+from ._generator_input import (
+    check_table,
+    choose_rows,
+    draw_codes,
+    encode_target,
+    learn_target,
+    make_condition,
+)
+from ._tables import TableEncoder, learn_table
 
 # Samples whose spread is below the first share of that of the rows have collapsed; above or below
 # the second factor, they are not like the rows.
 _COLLAPSED, _MAX_SPREAD = 0.01, 3.0
-_N_COLLAPSE_SAMPLES = 256
+_N_COLLAPSE_SAMPLES, _N_CALIBRATION = 256, 4096
 _BLOCK = 4096
-# Up to so many rows, a batch may be larger than the data.
-_FEW_ROWS = 1000
-# Of each cost: the learning rate, and the rows of a critic in an update; chosen on held-out rows.
-_LR = {"euclidean": 0.002, "squared": 0.004, "learned": 0.002}
-_BATCH_SIZE = {"euclidean": 256, "squared": 64, "learned": 64}
-# Of the squared cost, which is not debiased.
-_POINTS_PER_ROW = 3
-# Critics have a smaller rate: with equal rates they run ahead, and the generator learns slower.
-_CRITIC_LR_FACTOR = 0.25
+# Conditions that hold for less than this share of so many rows are too rare.
+_MOST_DRAWS, _LEAST_SHARE = 50_000, 1e-3
+_FLOW_LR, _FLOW_BATCH_SIZE = 0.002, 256
+# Updates of a flow: so many for each row, as more would learn few rows by heart, within bounds.
+_UPDATES_PER_ROW, _FEWEST_UPDATES, _MOST_UPDATES = 10, 300, 3000
+# Parameters of critics, and their defaults.
+_OF_CRITICS = {
+    "latent_dim": 32,
+    "n_critics": 1,
+    "cost": "auto",
+    "coupling": "auto",
+    "debias": "auto",
+    "n_critic_steps": 1,
+    "n_potential_steps": 5,
+    "module": None,
+    "critic_module": None,
+}
 
 
 class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstimator):
     """A network that draws new rows like those it was fitted on.
 
-    Generated points are compared with batches of real rows by optimal transport. The real rows are
-    split among critics, which are trained independently, and send the generator the gradient of the
-    transport cost by its points. Read more in the :ref:`user guide <generator>`.
+    For tables a network learns a flow that carries noise to rows. For images, and wherever rows are
+    spread over machines, a generator is trained against critics: generated points are compared with
+    batches of real rows by optimal transport, the real rows are split among critics, and these send
+    the generator the gradient of the transport cost by its points. Rows may have numbers,
+    categories, booleans, dates and missing cells. No privacy is promised. Read more in the
+    :ref:`user guide <generator>`.
 
     Parameters
     ----------
+    method : {"auto", "flow", "critics"}, default="auto"
+        "flow" is flow matching, "critics" optimal transport. "auto" is "critics" where one of the
+        parameters from `latent_dim` to `critic_module`, which are of critics alone, is given, and
+        "flow" otherwise.
     latent_dim : int, default=32
         Columns of the random vectors that the generator turns into rows.
     n_critics : int, default=1
@@ -92,28 +114,37 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
         The generator: a subclass of ``torch.nn.Module`` or a function that returns a module. It
         gets `latent_dim` and `n_features`, as far as it has such parameters. The module maps
         tensors of shape (n, latent_dim) to (n, n_features). Of a module that exists already, a
-        copy is trained. None is a network with three hidden layers.
+        copy is trained. None is a network with three hidden layers. With categories and missing
+        cells `n_features` is that of the encoded rows; after y, the last of its input columns say
+        of which class a row is.
     critic_module : class, callable or torch.nn.Module, default=None
         The network of a critic, made in the same way. It maps (n, n_features) to features of any
         shape. The slope of its linear and convolution layers is bounded by spectral norms.
-    scaling : {"auto", "common", "columns"}, default="auto"
+    scaling : {"auto", "common", "columns", "quantile"}, default="auto"
         "common" takes all values to [-1, 1] by one scale, for columns of one unit, such as pixels.
-        "columns" gives each column mean 0 and variance 1. "auto" takes the first if no column is
-        ten times as wide as the median column.
-    max_iter : int, default=1500
-        Updates of the generator.
+        "columns" gives each column mean 0 and variance 1. "quantile" takes the normal scores of a
+        column's quantiles, for heavy tails. "auto" is the first if all columns are numbers and none
+        is ten times as wide as the median column, and the second otherwise. A flow scales columns
+        once more, and in the end gives each the quantiles of the rows.
+    categorical_features : sequence of column names or numbers, default=None
+        Columns of numbers whose values are categories. Text, booleans and categories of a frame
+        are so by their dtype.
+    max_iter : int or "auto", default="auto"
+        Updates of the network; "auto" is for a flow ten for each row, but 300 at least and 3,000
+        at most, and 1,500 with critics.
     batch_size : int or "auto", default="auto"
         Rows of each critic in an update; a critic with fewer rows takes all of them. With `debias`
-        they are two independent batches. "auto" is 256 with the Euclidean cost and 64 with
-        others. Generated points are as many: only batches of one size are comparable. With the
+        they are two independent batches. "auto" is 256 with a flow or the Euclidean cost and 64
+        with others. Generated points are as many: only batches of one size are comparable. With the
         squared cost they are three times as many.
     lr : float or "auto", default="auto"
-        The learning rate of the generator, which falls to zero along a cosine unless the cost is
+        The learning rate of the network, which falls to zero along a cosine unless the cost is
         learned. "auto" is 0.004 with the squared cost and 0.002 with others. Critics have a
         quarter of it.
     n_jobs : int, default=None
         Processes for the critics; None is 1 unless in a :obj:`joblib.parallel_config` context.
-        The result does not depend on it. Each process works on one thread.
+        The result does not depend on it. Each process works on one thread. A flow is trained in
+        this process.
     client : distributed.Client, default=None
         A dask cluster for the critics; None takes that of joblib's active dask backend, if there
         is one. It is not stored with the estimator.
@@ -124,14 +155,17 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
 
     Attributes
     ----------
+    method_ : {"flow", "critics"}
+        The method that was used.
     generator_ : torch.nn.Module
-        The generator. It returns scaled rows: use `sample`.
+        The generator, or the network of the flow. It knows scaled rows only: use `sample`.
     critics_ : list of torch.nn.Module
-        The critics' networks; empty unless the cost is learned.
+        The critics' networks; empty unless the cost is learned. After a flow there are no
+        `critics_`, `potentials_`, `masses_` and `traffic_`.
     history_ : dict of list
-        Per update: "wasserstein", the transport cost of its points and rows, debiased or not, of
-        a squared cost the root; with the common scaling and a cost that is not learned in units of
-        X. "seconds" since the start of training.
+        Per update: "loss" of a flow, or "wasserstein", the transport cost of its points and rows,
+        debiased or not, of a squared cost the root; with the common scaling and a cost that is not
+        learned in units of X. "seconds" since the start of training.
     potentials_ : ndarray of shape (n_points,) or (n_critics, n_points)
         The potentials of the points of the last update; with the shared coupling one for all
         critics.
@@ -165,6 +199,7 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
     """
 
     _parameter_constraints: dict = {
+        "method": [StrOptions({"auto", "flow", "critics"})],
         "latent_dim": [Interval(Integral, 1, None, closed="left")],
         "n_critics": [Interval(Integral, 1, None, closed="left")],
         "cost": [StrOptions({"auto", "euclidean", "squared", "learned"})],
@@ -174,8 +209,9 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
         "n_potential_steps": [Interval(Integral, 0, None, closed="left")],
         "module": [callable, None],
         "critic_module": [callable, None],
-        "scaling": [StrOptions({"auto", "common", "columns"})],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "scaling": [StrOptions({"auto", "common", "columns", "quantile"})],
+        "categorical_features": ["array-like", None],
+        "max_iter": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
         "batch_size": [Interval(Integral, 2, None, closed="left"), StrOptions({"auto"})],
         "lr": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
         "n_jobs": [Integral, None],
@@ -184,6 +220,7 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
         "verbose": ["verbose"],
     }
 
+    method_: str
     generator_: torch.nn.Module
     critics_: list[torch.nn.Module]
     history_: dict[str, list]
@@ -191,9 +228,18 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
     masses_: NDArray
     traffic_: dict[str, float]
     n_iter_: int
+    _encoder: TableEncoder
+    _target: TableEncoder | None
+    _calibration: Calibration | None
+    _codes: NDArray | None
+    _means: NDArray
+    _scales: NDArray
+    _spreads: NDArray
+    _seed: int
 
     def __init__(
         self,
+        method: str = "auto",
         latent_dim: int = 32,
         n_critics: int = 1,
         cost: str = "auto",
@@ -204,7 +250,8 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
         module: Callable[..., Any] | None = None,
         critic_module: Callable[..., Any] | None = None,
         scaling: str = "auto",
-        max_iter: int = 1500,
+        categorical_features: Sequence[Any] | None = None,
+        max_iter: int | str = "auto",
         batch_size: int | str = "auto",
         lr: float | str = "auto",
         n_jobs: int | None = None,
@@ -212,6 +259,7 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
         random_state: RandomStateLike = None,
         verbose: int = 0,
     ) -> None:
+        self.method = method
         self.latent_dim = latent_dim
         self.n_critics = n_critics
         self.cost = cost
@@ -222,6 +270,7 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
         self.module = module
         self.critic_module = critic_module
         self.scaling = scaling
+        self.categorical_features = categorical_features
         self.max_iter = max_iter
         self.batch_size = batch_size
         self.lr = lr
@@ -233,15 +282,22 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
     # Fit
 
     @fit_method
-    def fit(self, X: MatrixLike, y: None = None, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        X: MatrixLike,
+        y: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
         """Train the generator.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
-            The rows.
-        y : None
-            Ignored.
+        X : array-like or frame of shape (n_samples, n_features)
+            The rows: numbers, or a pandas or polars frame with numbers, categories, text that
+            repeats, booleans and dates. Cells may be missing.
+        y : array-like of shape (n_samples,), default=None
+            Classes or numbers of the rows, by which `sample` draws rows of a given class. They are
+            no column of the samples. Whole numbers are classes, unless there are more than 200.
         sample_weight : array-like of shape (n_samples,), default=None
             How often each row is drawn, among those that samples should be like; a weight of 0 is
             the same as no row. Scales and bounds of columns are those of all rows that count.
@@ -252,174 +308,130 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
             The fitted estimator.
         """
         given = X
-        X = validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=2)
-        X, weights = self._choose_rows(X, sample_weight)
-        check_scale(X)
+        layout, table = self._read(X, reset=True)
+        n_rows = len(table[0])
+        chosen, weights = choose_rows(n_rows, sample_weight)
+        table = [column[chosen] for column in table]
         seed = int(check_random_state(self.random_state).randint(2**31))
-        self._dtype, self._seed = X.dtype, seed
-        self._columns = learn_columns(X, self.scaling)
-        order = np.random.default_rng(seed).permutation(len(X))
-        rows = self._columns.encode(X)[order]
-        plan = self._make_plan(rows, seed)
-        settings = self._critic_settings(plan)
-        shards = np.array_split(rows, self.n_critics)
-        parts: list[Any] = [None] * len(shards)
-        if weights is not None:
-            parts = np.array_split(weights[order], self.n_critics)
-            plan = dataclasses.replace(plan, shares=[float(part.sum()) for part in parts])
-        given_to_each = [
-            (number, shard, settings, part)
-            for number, (shard, part) in enumerate(zip(shards, parts, strict=True))
-        ]
-        workers = {"n_jobs": self.n_jobs, "client": find_client(self.client)}
-        critics = start_actors(Critic, given_to_each, name="critics", **workers)
+        self._seed = seed
+        self.method_ = self._choose_method()
+        categorical = self._find_categorical(layout)
+        self._encoder = learn_table(layout, table, self.scaling, categorical)
+        self._target, codes = None, None
+        if y is not None:
+            self._target, target = learn_target(y, n_rows, chosen)
+            codes = self._target.encode([target])
+        self._codes = draw_codes(codes, weights, seed)
+        rows = self._encoder.encode(table)
+        plan = self._make_plan(rows, 0 if codes is None else codes.shape[1], seed)
+        self._calibration = None
         with (
-            FitProgress(self, total=self.max_iter, X=given, y=y, description="update") as progress,
+            FitProgress(self, total=plan.max_iter, X=given, y=y, description="update") as progress,
             limit_threads(1),
         ):
-            generator = self._make_generator(settings, plan.seed)
 
             def report(value, network):
                 return progress.step(lambda: {"generator_": network()}, distance=value)
 
-            with critics:
-                project = self._columns.project
-                trained = train(generator, critics, plan, project, progress.begin, report)
+            if self.method_ == "flow":
+                moments = column_moments(rows, self._encoder.blocks)
+                self._means, self._scales, self._spreads = moments
+                scaled = (rows - self._means) / self._scales
+                trained = train_flow(
+                    scaled, self._spreads, codes, weights, plan, progress.begin, report
+                )
+                network, attributes = trained.network, dict[str, Any]()
+            else:
+                network, trained, attributes = fit_critics(
+                    self, plan, rows, codes, weights, progress.begin, report
+                )
             self.n_iter_ = len(trained.history["seconds"])
             if trained.error is not None:
                 warn_not_finite(trained.error, self.n_iter_, "update", plan.lr, stacklevel=5)
-            if not has_finite_weights(generator):
+            if not has_finite_weights(network):
                 raise ValueError(
                     f"the generator has weights that are not finite after {self.n_iter_} updates: "
                     f"try a smaller lr than {plan.lr}."
                 )
-            self.generator_ = generator
-            self._set_attributes(trained, critics, settings, plan)
+            self.generator_ = network
+            self.history_ = trained.history
+            for name, value in attributes.items():
+                setattr(self, name, value)
             if weights is not None:
-                rng = np.random.default_rng(plan.seed)
-                rows = rows[draw_weighted(weights[order], _N_COLLAPSE_SAMPLES, rng)]
+                rng = np.random.default_rng(seed)
+                rows = rows[draw_weighted(weights, max(len(rows), _N_CALIBRATION), rng)]
+            if self.method_ == "flow":
+                samples = self._draw(_N_CALIBRATION, np.random.RandomState(seed))
+                self._calibration = calibrate(samples, rows, self._encoder)
             self._check_spread(rows, plan)
         return self
 
-    def _choose_rows(self, X, sample_weight):
-        """Return the rows that count, and their weights, None where these are the same."""
-        if sample_weight is None:
-            return X, None
-        weights = check_weights(sample_weight, "sample_weight", len(X))
-        X, weights = X[weights > 0], weights[weights > 0]
-        if len(X) < 2:
-            raise ValueError("sample_weight leaves one row that counts: two are needed.")
-        return X, weights / weights.mean() if np.ptp(weights) else None
+    def _read(self, X, reset):
+        """Return layout and columns of rows, after scikit-learn's checks of names and numbers."""
+        if is_frame(X):
+            validate_data(self, X, reset=reset, skip_check_array=True)
+            layout, table = read_table(X)
+            check_table(layout, table, 2)
+            return layout, table
+        X = validate_data(
+            self,
+            X,
+            dtype=[np.float64, np.float32],
+            reset=reset,
+            ensure_min_samples=2,
+            ensure_all_finite="allow-nan",
+        )
+        check_scale(X)
+        return read_table(X)
 
-    def _make_plan(self, rows, seed):
-        """Check parameters against each other, and return them with "auto" resolved."""
-        n_rows = len(rows)
-        cost = self.cost
-        if cost == "auto":
-            cost = "euclidean" if self.critic_module is None else "learned"
-        debias = cost != "squared" if self.debias == "auto" else bool(self.debias)
-        if debias and cost == "squared":
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+    def _choose_method(self):
+        """Return the method, "critics" where a parameter of critics is given."""
+        found = {
+            name: getattr(self, name)
+            for name, default in _OF_CRITICS.items()
+            if getattr(self, name) is not default and getattr(self, name) != default
+        }
+        if self.method == "flow" and found:
+            name, value = next(iter(found.items()))
             raise ValueError(
-                "debias=True with cost='squared' sees little but the means of the columns, so that "
-                "the spread of the samples runs away: use cost='euclidean', or debias=False."
+                f"{name}={value!r} has no effect with method='flow': leave it at "
+                f"{_OF_CRITICS[name]!r}, or give method='critics'."
             )
-        coupling = self.coupling
-        if coupling == "auto":
-            coupling = "separate" if debias and cost == "euclidean" else "shared"
-        learned = cost == "learned"
-        for name, default, is_used, other in (
-            ("critic_module", None, learned, "cost='learned'"),
-            ("n_critic_steps", 1, learned, "cost='learned'"),
-            ("n_potential_steps", 5, coupling == "shared", "coupling='shared'"),
-        ):
-            if not is_used and getattr(self, name) != default:
-                raise ValueError(
-                    f"{name}={getattr(self, name)!r} has no effect with cost={self.cost!r} and "
-                    f"coupling={self.coupling!r}: leave it at {default!r}, or give {other}."
-                )
-        n_least = 2 if debias else 1
-        if self.n_critics * n_least > n_rows:
+        if self.method == "auto":
+            return "critics" if found else "flow"
+        return self.method
+
+    def _find_categorical(self, layout):
+        """Return the places of columns that are categories whatever their dtype."""
+        places = {label: place for place, label in enumerate(layout.labels)}
+        missing = [label for label in self.categorical_features or () if label not in places]
+        if missing:
             raise ValueError(
-                f"n_critics={self.n_critics} critics need {n_least} of the rows of X each, but X "
-                f"has {n_rows}: give fewer critics."
+                f"categorical_features has {missing[0]!r}, which is no column of X: give names of "
+                "columns, or for an array their numbers from 0."
             )
-        batch_size = _BATCH_SIZE[cost] if self.batch_size == "auto" else int(self.batch_size)
-        if batch_size > max(n_rows, _FEW_ROWS):
-            raise ValueError(
-                f"batch_size={batch_size} is more than the {n_rows} rows of X: give at most "
-                f"{max(n_rows, _FEW_ROWS)}."
-            )
-        n_points = _POINTS_PER_ROW * batch_size if cost == "squared" else batch_size
-        if debias:
-            n_points = min(batch_size, n_rows // self.n_critics)
-        is_shared = coupling == "shared" and self.n_critics > 1
-        return TrainingPlan(
-            learned=learned,
-            power=2 if cost == "squared" else 1,
-            debias=debias,
-            spread=column_spread(rows),
-            lr=_LR[cost] if self.lr == "auto" else float(self.lr),
-            batch_size=batch_size,
-            n_points=n_points,
-            latent_dim=int(self.latent_dim),  # True is a number, too
-            n_critic_steps=int(self.n_critic_steps),
-            n_potential_steps=self.n_potential_steps if is_shared else None,
-            max_iter=self.max_iter,
+        return [places[label] for label in self.categorical_features or ()]
+
+    def _make_plan(self, rows, n_codes, seed):
+        if self.method_ == "critics":
+            return make_plan(self, rows, n_codes, seed)
+        max_iter = max(_FEWEST_UPDATES, min(_UPDATES_PER_ROW * len(rows), _MOST_UPDATES))
+        return FlowPlan(
+            lr=_FLOW_LR if self.lr == "auto" else float(self.lr),
+            batch_size=check_batch_size(self, len(rows), _FLOW_BATCH_SIZE),
+            max_iter=max_iter if self.max_iter == "auto" else int(self.max_iter),
             seed=seed,
         )
-
-    def _critic_settings(self, plan):
-        make = None
-        if plan.learned:
-            maker = mlp_critic if self.critic_module is None else self.critic_module
-            sizes = {"n_features": self.n_features_in_}
-            make = functools.partial(make_network, maker, "critic_module", **sizes)
-        lr = _CRITIC_LR_FACTOR * plan.lr
-        return CriticSettings(make, plan.power, plan.debias, plan.batch_size, lr, plan.seed)
-
-    def _make_generator(self, settings, seed):
-        """Return a new generator, after a forward pass of both kinds of networks."""
-        with seeded_torch(seed):
-            maker = mlp_generator if self.module is None else self.module
-            sizes = {"latent_dim": self.latent_dim, "n_features": self.n_features_in_}
-            generator = make_network(maker, "module", **sizes)
-            try_network(generator, self.latent_dim, "module", self.n_features_in_)
-            if settings.make_network is not None:
-                try_network(settings.make_network(), self.n_features_in_, "critic_module")
-        return generator
-
-    def _set_attributes(self, trained, critics, settings, plan):
-        networks = [
-            Critic(number, np.empty((0, 0)), settings, checkpoint=checkpoint).network
-            for number, checkpoint in enumerate(critics.checkpoints)
-        ]
-        self.critics_ = [fix_weights(network) for network in networks if network is not None]
-        self.history_ = trained.history
-        if not plan.learned:
-            values = np.array(self.history_["wasserstein"])
-            values = values if plan.power == 1 else np.sqrt(np.maximum(values, 0))
-            self.history_["wasserstein"] = (values * self._columns.unit).tolist()
-        potentials = [part.potentials for part in trained.parts]
-        is_shared = plan.n_potential_steps is not None
-        self.potentials_ = potentials[0] if is_shared else np.stack(potentials)
-        masses = [part.masses for part in trained.parts]
-        self.masses_ = np.average(masses, axis=0, weights=plan.shares)
-        traffic = dict(critics.traffic)
-        checkpoints = traffic.pop("checkpoint", 0)
-        weights = sum(p.numel() for p in self.generator_.parameters())
-        if self.critics_:
-            weights += plan.n_critic_steps * sum(p.numel() for p in self.critics_[0].parameters())
-        self.traffic_ = {
-            "update": sum(traffic.values()) / self.n_iter_,
-            "checkpoint": checkpoints / self.n_iter_,
-            # Gradients of float32 go out, and their mean comes back.
-            "all_reduce": 2 * 4 * weights,
-        }
 
     def _check_spread(self, rows, plan):
         """Warn of samples that spread more or less than the rows."""
         samples = self._draw(_N_COLLAPSE_SAMPLES, np.random.RandomState(plan.seed))
-        samples = self._columns.project(samples)
+        samples = self._encoder.project(samples)
         if not np.isfinite(samples).all():
             message = (
                 f"the generator's samples are not all finite: try a smaller lr than {plan.lr}."
@@ -432,7 +444,7 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
         problem = "'s samples spread too much" if spread > expected else "'s samples are too alike"
         if spread < _COLLAPSED * expected:
             problem = " collapsed: its samples are all equal, or nearly so"
-        more = "" if plan.debias else ", cost='euclidean' with debias=True"
+        more = "" if getattr(plan, "debias", True) else ", cost='euclidean' with debias=True"
         message = (
             f"the generator{problem}. Their columns vary by {spread:.2g} and those of X by "
             f"{expected:.2g}, scaled. Try max_iter above {self.n_iter_}, a smaller lr than "
@@ -442,24 +454,58 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
 
     # Use
 
-    def _draw(self, n_samples, random_state):
-        """Return scaled samples."""
-        latents = random_state.standard_normal((int(n_samples), int(self.latent_dim)))
-        parts = torch.from_numpy(latents.astype(np.float32)).split(_BLOCK)
+    def _draw(self, n_samples, random_state, codes=None):
+        """Return encoded samples; without codes, those of the training rows are drawn."""
+        if codes is None and self._codes is not None:
+            codes = self._codes[random_state.randint(len(self._codes), size=n_samples)]
+        is_flow = self.method_ == "flow"
+        n_codes = 0 if codes is None else codes.shape[1]
+        width = self._encoder.width if is_flow else count_latents(self, n_codes)
+        latents = random_state.standard_normal((n_samples, width)).astype(np.float32)
+        if is_flow:
+            samples = integrate(self.generator_, latents, self._spreads, codes)
+            samples = samples * self._scales + self._means
+            if self._calibration is not None:
+                samples = self._calibration.apply(samples, self._encoder)
+            return samples
+        if codes is not None:
+            latents = np.concatenate([latents, codes], axis=1)
         with torch.no_grad():
-            return np.concatenate([self.generator_(part).numpy() for part in parts])
+            return self.generator_(torch.from_numpy(latents)).numpy()
+
+    def _blocks(self, n_samples, random_state, codes=None):
+        """Yield encoded samples in blocks."""
+        for part in gen_batches(n_samples, _BLOCK):
+            given = None if codes is None else codes[part]
+            found = self._draw(part.stop - part.start, random_state, given)
+            if not np.isfinite(found).all():
+                raise ValueError(
+                    "the generator draws rows that are not finite, so its training diverged: fit "
+                    f"it again with an lr below {self.lr!r}."
+                )
+            yield found
 
     @validate_params(
         {
             "n_samples": [Interval(Integral, 1, None, closed="left")],
             "random_state": ["random_state"],
+            "y": "no_validation",
+            "conditions": [dict, None],
         },
         prefer_skip_nested_validation=True,
     )
-    def sample(self, n_samples: int = 1, random_state: RandomStateLike = None) -> NDArray:
+    def sample(
+        self,
+        n_samples: int = 1,
+        random_state: RandomStateLike = None,
+        *,
+        y: Any = None,
+        conditions: dict[Any, Any] | None = None,
+    ) -> Any:
         """Draw new rows.
 
-        Columns of whole numbers, columns with bounds and constant columns come back as such.
+        They are drawn in blocks of 4,096. Columns keep their kinds: whole numbers, bounds,
+        constants, categories, dates, missing cells.
 
         Parameters
         ----------
@@ -467,31 +513,63 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
             How many.
         random_state : int, RandomState instance or None, default=None
             Seeds the latent vectors.
+        y : class, number, or array-like of shape (n_samples,), default=None
+            Of which class the rows are, after a fit with y; None draws classes as often as the
+            training rows have them.
+        conditions : dict of column to value, default=None
+            Values that columns of the rows have, by name, or by number for arrays. Rows are drawn
+            until enough have them: for a rare value that takes long, and `y` does not.
 
         Returns
         -------
-        X : ndarray of shape (n_samples, n_features)
-            The rows, in the units of the training rows.
+        X : ndarray or frame of shape (n_samples, n_features)
+            The rows, in the units of the training rows; a frame if `fit` was given one.
         """
         check_is_fitted(self)
-        Z = self._draw(n_samples, check_random_state(random_state))
-        rows = self._columns.decode(Z).astype(self._dtype)
-        if not np.isfinite(rows).all():
-            raise ValueError(
-                "the generator draws rows that are not finite, so its training diverged: fit it "
-                f"again with an lr below {self.lr!r}."
-            )
-        return rows
+        n_samples, random_state = int(n_samples), check_random_state(random_state)
+        codes = None if y is None else self._encode_target(y, n_samples)
+        if conditions:
+            Z = self._draw_conditioned(n_samples, random_state, codes, conditions)
+        else:
+            Z = np.concatenate(list(self._blocks(n_samples, random_state, codes)))
+        return self._encoder.write(Z)
 
-    def score(self, X: MatrixLike, y: None = None) -> float:
+    def _encode_target(self, y, n_samples):
+        if self._target is None:
+            raise ValueError("y needs a fit with y: the generator knows no classes of rows.")
+        return encode_target(self._target, y, n_samples)
+
+    def _draw_conditioned(self, n_samples, random_state, codes, conditions):
+        """Return samples that meet conditions, in the order in which they are drawn."""
+        if codes is not None and len(np.unique(codes, axis=0)) > 1:
+            raise ValueError("y must be one class where there are conditions, got several.")
+        accepts = make_condition(self._encoder, conditions)
+        found: list[NDArray] = []
+        n_found = n_drawn = 0
+        size = min(_BLOCK, max(256, 4 * n_samples))
+        while n_found < n_samples:
+            given = None if codes is None else np.repeat(codes[:1], size, axis=0)
+            for block in self._blocks(size, random_state, given):
+                kept = block[accepts(self._encoder.decode(block))]
+                found.append(kept)
+                n_found, n_drawn = n_found + len(kept), n_drawn + len(block)
+            if n_drawn >= _MOST_DRAWS and n_found < n_drawn * _LEAST_SHARE:
+                raise ValueError(
+                    f"conditions={conditions!r} hold for {n_found} of {n_drawn} rows that were "
+                    "drawn, which is too rare: give fewer, or fit with this column as y."
+                )
+        return np.concatenate(found)[:n_samples]
+
+    def score(self, X: MatrixLike, y: ArrayLike | None = None) -> float:
         """Return the negative energy distance of rows to as many samples.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
+        X : array-like or frame of shape (n_samples, n_features)
             Rows, best such that were not fitted on.
-        y : None
-            Ignored.
+        y : array-like of shape (n_samples,), default=None
+            Their classes or numbers, after a fit with y: samples are of the same, and rows are
+            compared together with them.
 
         Returns
         -------
@@ -500,8 +578,13 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
             of scaled rows, times -1. The samples are the same in every call.
         """
         check_is_fitted(self)
-        X = validate_data(
-            self, X, dtype=[np.float64, np.float32], reset=False, ensure_min_samples=2
-        )
-        samples = self.sample(len(X), random_state=self._seed)
-        return -energy_distance(self._columns.encode(X), self._columns.encode(samples))
+        _, table = self._read(X, reset=False)
+        rows, state = self._encoder.encode(table), np.random.RandomState(self._seed)
+        codes = None
+        if y is not None and self._target is not None:
+            codes = self._encode_target(y, len(rows))
+        Z = np.concatenate(list(self._blocks(len(rows), state, codes)))
+        sides = [rows, self._encoder.project(Z)]
+        if codes is not None:
+            sides = [np.concatenate([side, codes], axis=1) for side in sides]
+        return -energy_distance(*sides)

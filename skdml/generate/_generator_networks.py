@@ -26,6 +26,14 @@ def mlp_critic(n_features: int) -> nn.Module:
     return _mlp(n_features, _FEATURES, max(64, 4 * n_features), 2, nn.LeakyReLU(0.2))
 
 
+def mlp_velocity(n_inputs: int, n_outputs: int) -> nn.Module:
+    """Return the network of a flow: three hidden layers, and an output of 0 at first."""
+    network = _mlp(n_inputs, n_outputs, _WIDTH, 3, nn.SiLU())
+    for weights in network[-1].parameters():
+        nn.init.zeros_(weights)
+    return network
+
+
 def _mlp(n_inputs, n_outputs, width, n_hidden, activation):
     sizes = [n_inputs] + n_hidden * [min(512, width)]
     hidden = [part for pair in pairwise(sizes) for part in (nn.Linear(*pair), activation)]

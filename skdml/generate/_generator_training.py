@@ -137,6 +137,7 @@ def train(
     project: Callable[[NDArray], NDArray],
     begin: Callable[[], None],
     report: Callable[[float, Callable[[], nn.Module]], Any],
+    draw_codes: Callable[[int, np.random.Generator], NDArray] | None = None,
 ) -> Trained:
     """Train a generator.
 
@@ -160,6 +161,9 @@ def train(
     report : callable
         Called after each update with its value and a function that returns the generator as it
         would be if training stopped here; returns whether to stop.
+    draw_codes : callable, default=None
+        Returns so many codes that points are conditioned on. The generator gets them after its
+        latent vectors, and critics after points, as their rows have them.
 
     Returns
     -------
@@ -176,7 +180,11 @@ def train(
         for update in range(1, plan.max_iter + 1):
             begin()
             shape = plan.n_critic_steps, plan.n_points, plan.latent_dim
-            Z = torch.from_numpy(latents.standard_normal(shape, dtype=np.float32))
+            inputs = latents.standard_normal(shape, dtype=np.float32)
+            if draw_codes is not None:
+                codes = draw_codes(shape[0] * shape[1], latents).reshape(*shape[:2], -1)
+                inputs = np.concatenate([inputs, codes], axis=-1)
+            Z = torch.from_numpy(inputs)
             with seeded_torch(plan.seed + update):
                 with torch.no_grad():
                     points = [generator(z) for z in Z[:-1]]
@@ -185,13 +193,15 @@ def train(
             batches = project(torch.stack([*points, output.detach()]).numpy())
             if not np.isfinite(batches).all():
                 raise NotFinite(f"the points were not finite in update {update}")
+            if draw_codes is not None:
+                batches = np.concatenate([batches, codes], axis=-1)
             parts = ask_critics(critics, update, batches, plan)
             gradient = np.average([part.gradient for part in parts], axis=0, weights=plan.shares)
             value = float(np.average([part.value for part in parts], weights=plan.shares))
             if plan.debias and not plan.learned:
                 own_gradient, own_value = own_term(batches[-1].astype(np.float64), plan.power)
                 gradient, value = gradient + own_gradient, value + own_value
-            gradient = gradient.astype(np.float32, copy=False)
+            gradient = gradient[:, : output.shape[1]].astype(np.float32, copy=False)
             if not (np.isfinite(gradient).all() and np.isfinite(value)):
                 raise NotFinite(f"the transport cost was not finite in update {update}")
             if not plan.learned:
@@ -209,7 +219,7 @@ def train(
                 break
             if update % _CHECKPOINT_EVERY == 0:
                 critics.save()
-                spread.look(batches[-1], update)
+                spread.look(batches[-1][:, : output.shape[1]], update)
     except Diverged as error:
         trained.error = error
         average.module.load_state_dict(spread.kept)

@@ -22,9 +22,11 @@ MODULES = {
     "WassersteinGenerator": "skdml.generate",
     "VectorIndex": "skdml.search",
     "AnchorModel": "skdml.ranking._anchor_model",
+    "Calibration": "skdml.generate._calibration",
     "CloudMetric": "skdml.transport",
     "Columns": "skdml.generate._columns",
     "Distributed": "skdml.deep",
+    "Layout": "skdml.generate._frames",
     "LinearPart": "skdml.ranking._linear",
     "MahalanobisMetric": "skdml.linear",
     "Missing": "skdml.ranking._documents",
@@ -33,6 +35,7 @@ MODULES = {
     "PartiallyLabelledKFold": "skdml.semisupervised",
     "QueryWeights": "skdml.ranking._anchor_model",
     "CombinedRows": "skdml.linear._mahalanobis",
+    "TableEncoder": "skdml.generate._tables",
     "Views": "skdml.ranking._views",
 }
 

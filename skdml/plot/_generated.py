@@ -166,16 +166,17 @@ class GeneratedSamplesDisplay(Panels):
 class GeneratorTrainingDisplay(Panels):
     """Training of a generator: distance to the real rows, and masses of the last transport cells.
 
-    The left panel is the distance in each update, and its running mean. The right panel is the
-    share of the rows that fell to each of the last generated points, sorted, where 1 is a fair
-    share. Use `from_estimator` or `from_predictions` to make one.
+    The left panel is the distance in each update, or the loss of a flow, and its running mean. The
+    right panel is the share of the rows that fell to each of the last generated points, sorted,
+    where 1 is a fair share; it is empty for a flow, which has no such points. Use `from_estimator`
+    or `from_predictions` to make one.
 
     Parameters
     ----------
     curve : ndarray of shape (n_updates,)
         The distances.
-    masses : ndarray of shape (n_points,)
-        The masses.
+    masses : ndarray of shape (n_points,), default=None
+        The masses; None for a flow.
 
     Attributes
     ----------
@@ -197,7 +198,7 @@ class GeneratorTrainingDisplay(Panels):
     """
 
     curve: NDArray
-    masses: NDArray
+    masses: NDArray | None = None
 
     @classmethod
     def from_estimator(cls, estimator: Any, *, ax: Any = None) -> Self:
@@ -216,18 +217,22 @@ class GeneratorTrainingDisplay(Panels):
             The drawn display.
         """
         check_is_fitted(estimator)
-        return cls.from_predictions(estimator.history_["wasserstein"], estimator.masses_, ax=ax)
+        history = estimator.history_
+        curve = history["loss"] if "loss" in history else history["wasserstein"]
+        return cls.from_predictions(curve, getattr(estimator, "masses_", None), ax=ax)
 
     @classmethod
-    def from_predictions(cls, curve: ArrayLike, masses: ArrayLike, *, ax: Any = None) -> Self:
+    def from_predictions(
+        cls, curve: ArrayLike, masses: ArrayLike | None = None, *, ax: Any = None
+    ) -> Self:
         """Draw the training curve of a generator from arrays.
 
         Parameters
         ----------
         curve : array-like of shape (n_updates,)
-            The distance in each update.
-        masses : array-like of shape (n_points,)
-            The masses of the last points.
+            The distance, or the loss of a flow, in each update.
+        masses : array-like of shape (n_points,), default=None
+            The masses of the last points; None for a flow.
         ax : sequence of two matplotlib Axes, default=None
             Where to draw; None makes a figure.
 
@@ -237,7 +242,9 @@ class GeneratorTrainingDisplay(Panels):
             The drawn display.
         """
         curve = check_vector(curve, "curve", "update")
-        return cls(curve, check_vector(masses, "masses", "point")).plot(ax=ax)
+        if masses is not None:
+            masses = check_vector(masses, "masses", "point")
+        return cls(curve, masses).plot(ax=ax)
 
     def _draw(self, own_figure: bool) -> None:
         curve, cells = self.axes_
@@ -247,8 +254,13 @@ class GeneratorTrainingDisplay(Panels):
         label = f"mean of the last {window}"
         curve.plot(updates, self.curve, lw=0.8, color=COLORS[0], alpha=0.35, label="each update")
         curve.plot(updates[window - 1 :], smooth, color=COLORS[0], label=label)
-        curve.set(title="distance of points and rows", xlabel="update", ylabel="distance")
+        is_flow = self.masses is None
+        title = "loss of the flow" if is_flow else "distance of points and rows"
+        curve.set(title=title, xlabel="update", ylabel="loss" if is_flow else "distance")
         curve.legend(frameon=False, fontsize=8)
+        if self.masses is None:
+            cells.set_axis_off()
+            return
         masses = np.sort(self.masses)[::-1]
         cells.bar(np.arange(1, len(masses) + 1), masses, width=1.0, color=COLORS[2])
         cells.axhline(1, color="black", lw=0.8, ls="--")

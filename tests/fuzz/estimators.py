@@ -378,6 +378,7 @@ def ssdml(rng, folder):
 def generator(rng, folder):
     X, _ = inputs.rows(rng)
     choices = {
+        "method": ["auto", "flow", "critics"],
         "latent_dim": [1, 4],
         "n_critics": [1, 2, 4],
         "cost": ["auto", "euclidean", "squared", "learned"],
@@ -385,7 +386,7 @@ def generator(rng, folder):
         "debias": [True, False, "auto"],
         "n_critic_steps": [1, 2],
         "n_potential_steps": [0, 1, 5],
-        "scaling": ["auto", "common", "columns"],
+        "scaling": ["auto", "common", "columns", "quantile"],
         "batch_size": ["auto", 2, 8, 64],
         "lr": ["auto", 0.01],
         "n_jobs": [None, 1],

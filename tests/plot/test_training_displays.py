@@ -92,9 +92,10 @@ def test_training_of_networks():
     assert display.values.tolist() == model.history_["loss"]
     assert len(display.axes_) == 2
 
-    model = WassersteinGenerator(max_iter=3, batch_size=16, random_state=0).fit(X)
-    display = ConvergenceDisplay.from_estimator(model)
-    np.testing.assert_array_equal(display.values, model.history_["wasserstein"])
+    for method, name in (("flow", "loss"), ("critics", "wasserstein")):
+        model = WassersteinGenerator(method, max_iter=3, batch_size=16, random_state=0).fit(X)
+        display = ConvergenceDisplay.from_estimator(model)
+        np.testing.assert_array_equal(display.values, model.history_[name])
     assert display.axes_[0].lines[0].get_xdata()[0] == 1
 
 

@@ -1,0 +1,156 @@
+"""Flow matching: its velocity, its training, and rows of a class or under conditions."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("ot")
+pandas = pytest.importorskip("pandas")
+
+from skdml import WassersteinGenerator, io  # noqa: E402
+from skdml.generate._flow import flow_loss, integrate, make_velocity, velocity  # noqa: E402
+
+
+def ring(n_samples, seed):
+    """Return rows on two rings, and the ring of each."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(2, size=n_samples)
+    angle, radius = 2 * np.pi * rng.random(n_samples), 1 + y + 0.05 * rng.normal(size=n_samples)
+    return np.column_stack([radius * np.cos(angle), radius * np.sin(angle)]), y
+
+
+def quick(method="auto", **params):
+    return WassersteinGenerator(method, batch_size=64, random_state=0, lr=0.005, **params)
+
+
+def test_the_untrained_velocity_is_that_of_normal_rows():
+    # x = (1 - t) z + t y with normal z and y: E[y - z | x] by regression of y - z on x.
+    rng = np.random.default_rng(0)
+    z, y = rng.standard_normal((2, 400_000))
+    network = make_velocity(1, 0, 0)
+    for t, s in ((0.1, 1.0), (0.5, 1.0), (0.8, 1.0), (0.6, 0.3)):
+        x = (1 - t) * z + t * s * y
+        slope = (x * (s * y - z)).mean() / (x * x).mean()
+        found = velocity(network, torch.ones(1, 1), torch.full((1, 1), t), torch.tensor([s]), None)
+        assert float(found.detach()) == pytest.approx(slope, abs=0.02)
+
+
+def test_the_loss_is_the_error_of_the_velocity():
+    generator = torch.Generator().manual_seed(0)
+    rows, noise = torch.randn(2, 50, 3, generator=generator)
+    times, codes = torch.rand(50, 1, generator=generator), torch.randn(50, 2, generator=generator)
+    network = make_velocity(3, 2, 0)
+    torch.nn.init.normal_(network[-1].weight, std=0.1, generator=generator)
+    points = (1 - times) * noise + times * rows
+    spreads = torch.tensor([1.0, 1.0, 0.3])
+    error = velocity(network, points, times, spreads, codes) - (rows - noise)
+    variance = (1 - times) ** 2 + (times * spreads) ** 2
+    expected = (variance / spreads * error**2).mean()
+    found = flow_loss(network, rows, noise, times, spreads, codes)
+    torch.testing.assert_close(found, expected)
+
+
+def test_noise_of_an_untrained_flow_keeps_its_spread():
+    noise = np.random.default_rng(0).standard_normal((50, 4)).astype(np.float32)
+    spreads = np.ones(4, dtype=np.float32)
+    found = integrate(make_velocity(4, 0, 0), noise, spreads, None)
+    np.testing.assert_allclose(found, noise, atol=0.03)
+
+
+def test_samples_are_like_the_rows_and_of_their_class():
+    X, y = ring(600, 0)
+    model = quick(max_iter=200).fit(X, y)
+    assert model.method_ == "flow"
+    normal = np.random.default_rng(0).multivariate_normal(X.mean(axis=0), np.cov(X.T), 300)
+    off = [
+        np.abs(np.linalg.norm(rows, axis=1)[:, None] - [1, 2]).min(axis=1).mean()
+        for rows in (model.sample(300, random_state=0), normal)
+    ]
+    assert off[0] < 0.8 * off[1]  # off the rings
+    inner, outer = (
+        np.median(np.linalg.norm(model.sample(100, random_state=0, y=c), axis=1)) for c in (0, 1)
+    )
+    assert inner + 0.4 < outer
+    both = model.sample(4, random_state=0, y=[0, 1, 0, 1])
+    assert both.shape == (4, 2)
+    assert model.score(X, y) > model.score(X, 1 - y)
+    with pytest.raises(ValueError, match="y has the class 7, which was not seen"):
+        model.sample(2, y=7)
+    with pytest.raises(ValueError, match="one for each of 2 rows, got 3"):
+        model.sample(2, y=[0, 1, 0])
+
+
+def test_critics_draw_rows_of_a_class():
+    X, y = ring(400, 0)
+    model = quick("critics", max_iter=150).fit(X, y)
+    radii = [np.median(np.linalg.norm(model.sample(200, 0, y=c), axis=1)) for c in (0, 1)]
+    assert radii[0] + 0.5 < radii[1]
+
+
+def test_numbers_as_targets():
+    X = np.random.default_rng(0).normal(size=(400, 2))
+    model = quick(max_iter=120).fit(X, X[:, 0] + 0.1 * X[:, 1])
+    means = [model.sample(100, random_state=0, y=value)[:, 0].mean() for value in (-1.0, 1.0)]
+    assert means[0] < -0.5 < 0.5 < means[1]
+
+
+def test_conditions(monkeypatch):
+    rng = np.random.default_rng(0)
+    frame = pandas.DataFrame({"c": rng.choice(list("ab"), 200), "n": rng.integers(0, 3, 200)})
+    frame["x"] = rng.normal(size=200) + 4 * (frame["c"] == "a")
+    model = quick(max_iter=100).fit(frame)
+    samples = model.sample(40, random_state=0, conditions={"c": "a", "n": 2})
+    assert len(samples) == 40
+    assert (samples["c"] == "a").all()
+    assert (samples["n"] == 2).all()
+    assert samples["x"].mean() > 3
+    again = model.sample(40, random_state=0, conditions={"c": "a", "n": 2})
+    assert again.equals(samples)
+    for conditions, message in (
+        ({"d": 1}, "'d', which is no column"),
+        ({"c": "z"}, r"value 'z' of 'c', but its values are 'a', 'b'"),
+        ({"x": 1.0}, "'x', whose numbers are not whole"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model.sample(2, conditions=conditions)
+    monkeypatch.setattr("skdml.generate._generator._MOST_DRAWS", 500)
+    with pytest.raises(ValueError, match="too rare"):
+        model.sample(2, random_state=0, conditions={"n": 9})
+    with pytest.raises(ValueError, match="y needs a fit with y"):
+        model.sample(2, y="a")
+
+
+def test_blocks_do_not_change_the_rows(monkeypatch):
+    X, _ = ring(100, 0)
+    model = WassersteinGenerator(max_iter=5, random_state=0).fit(X)
+    expected = model.sample(50, random_state=0)
+    monkeypatch.setattr("skdml.generate._generator._BLOCK", 7)
+    np.testing.assert_allclose(model.sample(50, random_state=0), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_parameters_of_critics_choose_the_method():
+    X, _ = ring(50, 0)
+    assert WassersteinGenerator(max_iter=1, n_critics=2).fit(X).method_ == "critics"
+    assert not hasattr(WassersteinGenerator(max_iter=1).fit(X), "masses_")
+    with pytest.raises(ValueError, match=r"n_critics=2 has no effect with method='flow'"):
+        WassersteinGenerator("flow", n_critics=2).fit(X)
+
+
+def test_weights_of_rows():
+    X, y = ring(400, 0)
+    weights = np.where(y == 1, 20.0, 1.0)
+    model = quick(max_iter=100).fit(X, sample_weight=weights)
+    radius = np.linalg.norm(model.sample(200, random_state=0), axis=1)
+    assert np.mean(radius > 1.5) > 0.65  # half of them without weights
+
+
+def test_files_have_tables_and_classes(tmp_path):
+    pytest.importorskip("safetensors")
+    X, y = ring(80, 0)
+    frame = pandas.DataFrame({"a": X[:, 0], "b": np.where(X[:, 1] > 0, "up", "down")})
+    model = WassersteinGenerator(max_iter=5, random_state=0).fit(frame, y)
+    io.save(model, tmp_path / "model.skdml")
+    again = io.load(tmp_path / "model.skdml")
+    expected = model.sample(9, random_state=0, y=1)
+    assert again.sample(9, random_state=0, y=1).equals(expected)
+    assert again.score(frame, y) == pytest.approx(model.score(frame, y))
