@@ -107,8 +107,17 @@ def tiny_home(home):
 
 def test_every_loader_is_tested_here():
     loaders = {name for name in vars(data) if name.startswith("load_")}
-    assert {load.__name__ for load, *_ in LOADERS} == loaders - {"load_graded_pairs"}
-    assert set(FOLDERS) == set(data.SOURCES)
+    others = {"load_graded_pairs", "load_table"}
+    assert {load.__name__ for load, *_ in LOADERS} == loaders - others
+    assert {*FOLDERS, "tables"} == set(data.SOURCES)
+
+
+def test_tables(home):
+    with pytest.raises(FileNotFoundError, match=r"tab_adult\.csv\.gz .*archive\.ics\.uci\.edu"):
+        data.load_table("adult")
+    (home / "tables").mkdir()
+    (home / "tables" / "tab_adult.csv.gz").write_bytes(gzip.compress(b"age,sex\n39,\n50,Male\n"))
+    assert data.load_table("adult")["sex"].isna().tolist() == [True, False]
 
 
 def test_data_home(monkeypatch, tmp_path):

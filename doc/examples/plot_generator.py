@@ -4,8 +4,8 @@ New rows for a rare class
 
 A rare class is hard to learn: few rows say little about where it ends. Can rows that a network has
 drawn help, more than weights or rows between two others (SMOTE) do?
-:class:`~skdml.generate.WassersteinGenerator` is fitted on the rare class alone, its samples join the
-training rows, and the classifier is tested on real rows only. More in the
+:class:`~skdml.generate.WassersteinGenerator` is fitted on the rare class alone, its samples join
+the training rows, and the classifier is tested on real rows only. More in the
 :ref:`user guide <generator>`.
 """
 
@@ -41,8 +41,8 @@ GeneratedSamplesDisplay.from_estimator(model, rare, image_shape=(8, 8), random_s
 plt.show()
 
 # %%
-# Fifteen rows are soon learned by heart. How far is a sample from its nearest training row, relative
-# to an eight that the network has not seen? Near 0 they would be copies.
+# Fifteen rows are soon learned by heart. How far is a sample from its nearest training row,
+# relative to an eight that the network has not seen? Near 0 they would be copies.
 
 from skdml.metrics import nearest_row_ratio
 
@@ -111,6 +111,6 @@ axes.legend(frameon=False, fontsize=8, ncols=3)
 plt.show()
 
 # %%
-# Forest and neighbours gain as much from drawn rows as from rows between two eights, and more than from
-# weights; for the logistic regression drawn rows are the only ones that do no harm. Rows between two
-# others take no training: compare the ways on your own data.
+# Forest and neighbours gain as much from drawn rows as from rows between two eights, and more than
+# from weights; for the logistic regression drawn rows are the only ones that do no harm. Rows
+# between two others take no training: compare the ways on your own data.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+# Scaled values whose difference is less than this share are the same in float32.
+_SAME_VALUE = 2e-7
 # Of a column, by quantiles.
 _N_KNOTS = 1000
 # With scaling="auto", columns share a scale unless the widest is so much wider than the median.
@@ -31,6 +33,8 @@ class Columns:
     knots : list of (ndarray, ndarray), default=None
         With the scaling by quantiles, values of each column in ascending order, and the normal
         scores that take their place.
+    repeated : dict of int to ndarray
+        Of columns that are not of whole numbers, the values that two rows share, such as 0.
     """
 
     center: NDArray
@@ -40,6 +44,7 @@ class Columns:
     is_integer: NDArray
     unit: float
     knots: list[tuple[NDArray, NDArray]] | None = None
+    repeated: dict[int, NDArray] = field(default_factory=dict)
 
     def encode(self, X: NDArray) -> NDArray:
         """Return scaled rows, as float32."""
@@ -53,11 +58,22 @@ class Columns:
         if self.knots is not None:
             X = _through(X, [(scores, values) for values, scores in self.knots])
         X = np.where(self.is_integer, np.round(X), X)
+        for j, values in self.repeated.items():
+            size = np.maximum(1, np.abs(Z[..., j])) * self.scale[j]
+            X[..., j] = _snap(X[..., j], values, _SAME_VALUE * size)
         return np.clip(X, self.lower, self.upper)
 
     def project(self, Z: NDArray) -> NDArray:
         """Return scaled rows moved to values that their columns can have."""
         return self.encode(self.decode(Z))
+
+
+def _snap(x, values, tolerance):
+    """Return numbers with those that are values but for rounding in float32 replaced by these."""
+    places = np.searchsorted(values, x).clip(1, len(values) - 1) if len(values) > 1 else 0
+    below, above = values[places - 1], values[places]
+    nearest = np.where(x - below < above - x, below, above)
+    return np.where(np.abs(x - nearest) <= tolerance, nearest, x)
 
 
 def _through(X, knots):
@@ -128,6 +144,18 @@ def learn_columns(X: NDArray, scaling: str = "auto") -> Columns:
     else:
         unit = 1.0
         center, scale = np.where(varies, X.mean(axis=0), low), np.where(varies, X.std(axis=0), 1)
+    is_integer = (np.round(X) == X).all(axis=0)
+    repeated = _repeated(X, is_integer) if knots is None else {}
     lower = np.where((low == X).sum(axis=0) > 1, low, np.where(low >= 0, 0.0, -np.inf))
     upper = np.where((high == X).sum(axis=0) > 1, high, np.where(high <= 0, 0.0, np.inf))
-    return Columns(center, scale, lower, upper, (np.round(X) == X).all(axis=0), unit, knots)
+    return Columns(center, scale, lower, upper, is_integer, unit, knots, repeated)
+
+
+def _repeated(X, is_integer):
+    """Return the values that two rows share, by column."""
+    found = {}
+    for j in np.flatnonzero(~is_integer).tolist():
+        values, counts = np.unique(X[:, j], return_counts=True)
+        if (counts > 1).any():
+            found[j] = values[counts > 1]
+    return found

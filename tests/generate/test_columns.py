@@ -73,3 +73,13 @@ def test_all_columns_constant():
     columns = learn_columns(X)
     np.testing.assert_array_equal(columns.encode(X), 0)
     np.testing.assert_array_equal(columns.decode(np.ones((2, 3))), X[:2])
+
+
+def test_values_that_rows_share_come_back_exactly():
+    rng = np.random.default_rng(0)
+    X = rng.normal(100, 1, (50, 2))
+    X[:20, 0], X[20:40, 0], X[:9, 1] = 0.1, 99.7, 1 / 3
+    columns = learn_columns(X, "columns")
+    found = columns.decode(columns.encode(X))
+    for value, j in ((0.1, 0), (99.7, 0), (1 / 3, 1)):
+        np.testing.assert_array_equal(found[:, j] == value, X[:, j] == value)
