@@ -27,6 +27,7 @@ MOST = {OURS: 10}  # beside a linear part, where their weight is mostly zero
 
 def add_arguments(parser):
     parser.add_argument("--folds", default="0,1,2,3,4", help="comma separated, of 0 to 4")
+    parser.add_argument("--most", type=int, default=METRICS[-1], help="metrics at most")
 
 
 def run_set(name, folds, numbers, n_queries):
@@ -84,7 +85,8 @@ def plot(report, figure):
 
 def run(options):
     folds = [int(fold) for fold in options.extra["folds"].split(",")]
-    folds, numbers = options.pick(folds, folds[:1]), options.pick(METRICS, METRICS[:2])
+    numbers = [m for m in METRICS if m <= options.extra["most"]]
+    folds, numbers = options.pick(folds, folds[:1]), options.pick(numbers, numbers[:2])
     rows = []
     for name in options.pick(SETS, SETS[:1]):
         rows += run_set(name, folds, numbers, options.pick(None, 40))

@@ -85,8 +85,9 @@ class Targets(NamedTuple):
         wanted = weight * self.gains / np.repeat(np.where(total > 0, total, 1.0), sizes)
 
         def loss(scores: NDArray) -> tuple[float, NDArray]:
-            scores = scores - np.repeat(np.maximum.reduceat(scores, starts), sizes)
-            shares = np.exp(scores, dtype=np.float64)
+            scores = scores.astype(np.float64)
+            scores -= np.repeat(np.maximum.reduceat(scores, starts), sizes)
+            shares = np.exp(scores)
             sums = np.repeat(np.add.reduceat(shares, starts), sizes)
             return float(-wanted @ (scores - np.log(sums))), weight * shares / sums - wanted
 
