@@ -371,11 +371,11 @@ class SSDMLEmbedder(
             samples = samples / samples.flatten(1).square().sum(1).mean().sqrt().clamp_min(1e-12)
         model = self._make_model(samples, method)
         partitions = Partitions(model, samples, codes, weights, plan, rng)
-
         labelled = np.flatnonzero(codes >= 0)
-        given_classes = np.eye(len(self.classes_))[codes[labelled]]
+        first = labelled[:_CALIBRATED]
+        first_classes = np.eye(len(self.classes_))[codes[first]]
 
-        def attributes(model, some=labelled, classes=given_classes):
+        def attributes(model, some=first, classes=first_classes):
             factor = orthonormal(model.factor) if method.orthogonal else model.factor
             module = None if model.backbone is None else model.backbone.to("cpu")
             found = {"components_": np.ascontiguousarray(factor.T), "module_": module}

@@ -427,7 +427,7 @@ def draw_batches(
     while drawn < n_batches:
         order = shuffle(n_nodes, partition.weights, rng)
         for nodes in np.array_split(order, n_parts)[: n_batches - drawn]:
-            if partition.weights is None:
+            if partition.weights is None or not n_extra:
                 extra = rng.choice(labelled, n_extra, replace=False)
             else:
                 extra = labelled[draw_weighted(partition.weights[labelled], n_extra, rng)]
