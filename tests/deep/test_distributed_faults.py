@@ -248,6 +248,7 @@ def test_a_rank_that_dies_on_a_cluster_starts_again(cluster_client, digits, tmp_
     assert ranks_of(cluster_client) == 0
 
 
+@pytest.mark.slow
 def test_a_dask_worker_that_dies_costs_time_only(cluster_client, digits, whole, tmp_path):
     harm = Harm(tmp_path, how="kill worker")
     model = at_random(client=cluster_client, callbacks=[Seeds(), harm])
