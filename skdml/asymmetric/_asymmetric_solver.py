@@ -94,7 +94,7 @@ class Problem:
     def search(self, maps: Any, rng: Generator) -> Search:
         """Find the nearest rows of all queries under the maps."""
         queries, database = maps.embed_queries(self.queries), maps.embed_database(self.database)
-        if not (np.isfinite(queries).all() and np.isfinite(database).all()):
+        if not np.isfinite([np.vdot(queries, queries), np.vdot(database, database)]).all():
             raise ValueError("the coordinates are not finite: is X scaled? Try a smaller lr.")
         parts = []
         own_rows = np.arange(len(queries)) if self.own_rows is None else self.own_rows
@@ -395,11 +395,11 @@ def train(
         changed = copy.deepcopy(maps)
         decayed = lr * (1 + np.cos(np.pi * iteration / max_iter)) / 2
         for numbers in draw_batches(np.flatnonzero(~problem.held_out), rng):
-            active = numbers[search.active[numbers]]
-            if not len(active):
-                continue
-            n_feasible = int(np.count_nonzero(search.feasible[numbers]))
-            batch = compare(changed, problem, active, search.candidates[active], n_feasible)
+            is_active = search.active[numbers]
+            # Two at least, as batch norm asks for: the norm of the maps falls in every step.
+            first = np.argsort(~is_active, kind="stable")[: max(2, np.count_nonzero(is_active))]
+            asked, n_feasible = numbers[first], int(np.count_nonzero(search.feasible[numbers]))
+            batch = compare(changed, problem, asked, search.candidates[asked], n_feasible)
             changed.step(batch.queries, batch.database, batch.pairs, penalty, decayed)
         found = problem.search(changed, rng)
         reached = changed.penalty() + C * found.loss

@@ -155,8 +155,14 @@ class DualPoint:
         return lapack.dtrtri(self.factor, lower=1)[0]
 
     @cached_property
+    def _is_identity(self) -> bool:
+        return bool(np.count_nonzero(self.factor) == np.sum(np.diagonal(self.factor) == 1))
+
+    @cached_property
     def whitened(self) -> NDArray[np.float64]:
         """Differences mapped so that A is the identity, shape (n_pairs, rank)."""
+        if self._is_identity:
+            return self.problem.differences.to_array()
         return map_rows(self.problem.differences.to_array(), self.inverse_factor)
 
     @cached_property
@@ -164,7 +170,8 @@ class DualPoint:
         """p: squared distances of the pairs under A."""
         if "whitened" in vars(self):
             return np.einsum("ij,ij->i", self.whitened, self.whitened)
-        return self.problem.differences.squared_norms(self.inverse_factor)
+        factor = None if self._is_identity else self.inverse_factor
+        return self.problem.differences.squared_norms(factor)
 
     @cached_property
     def gradient(self) -> NDArray[np.float64]:
