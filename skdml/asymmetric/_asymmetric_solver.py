@@ -395,11 +395,11 @@ def train(
         changed = copy.deepcopy(maps)
         decayed = lr * (1 + np.cos(np.pi * iteration / max_iter)) / 2
         for numbers in draw_batches(np.flatnonzero(~problem.held_out), rng):
-            is_active = search.active[numbers]
-            # Two at least, as batch norm asks for: the norm of the maps falls in every step.
-            first = np.argsort(~is_active, kind="stable")[: max(2, np.count_nonzero(is_active))]
-            asked, n_feasible = numbers[first], int(np.count_nonzero(search.feasible[numbers]))
-            batch = compare(changed, problem, asked, search.candidates[asked], n_feasible)
+            active = numbers[search.active[numbers]]
+            if not len(active):  # a batch without a loss moves nothing
+                continue
+            n_feasible = int(np.count_nonzero(search.feasible[numbers]))
+            batch = compare(changed, problem, active, search.candidates[active], n_feasible)
             changed.step(batch.queries, batch.database, batch.pairs, penalty, decayed)
         found = problem.search(changed, rng)
         reached = changed.penalty() + C * found.loss
