@@ -398,6 +398,8 @@ def train(
             active = numbers[search.active[numbers]]
             if not len(active):  # a batch without a loss moves nothing
                 continue
+            if len(active) == 1:  # batch norm needs two rows; one without a loss has no gradient
+                active = np.append(active, numbers[numbers != active][:1])
             n_feasible = int(np.count_nonzero(search.feasible[numbers]))
             batch = compare(changed, problem, active, search.candidates[active], n_feasible)
             changed.step(batch.queries, batch.database, batch.pairs, penalty, decayed)

@@ -25,7 +25,7 @@ from ..utils._sklearn import EstimatorMixin, Interval, StrOptions
 from ..utils._supervision import check_weights, find_source
 from ..utils._torch import seeded_torch
 from ..utils._typing import MatrixLike, RandomStateLike
-from ..utils.validation import check_given, encode, label_vector
+from ..utils.validation import check_given, encode, label_vector, page_release
 from . import _clouds
 from ._build import (
     OPTIMIZERS,
@@ -36,7 +36,7 @@ from ._build import (
     train_on_all,
 )
 from ._data import check_coreset
-from ._samples import ReadSamples, SamplesMixin, choose_rows, page_release
+from ._samples import ReadSamples, SamplesMixin, choose_rows
 from ._train import embed, read_history, train
 from ._tuples import check_tuples
 from .distributed import Distributed, choose_options

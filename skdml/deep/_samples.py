@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-import mmap
 import os
 import warnings
-from collections.abc import Callable
 from numbers import Integral
 from typing import Any
 
@@ -26,6 +24,7 @@ from ..utils.validation import (
     check_scale,
     check_varies,
     naming,
+    page_release,
     refuse_if_too_large,
     varying_columns,
 )
@@ -223,19 +222,6 @@ def find_samples(X: Any, loader: Any, keeps_integers: bool) -> ReadSamples | Non
     if not len(items):
         raise ValueError("X has no samples.")
     return ReadSamples(items, loader, keeps_integers)
-
-
-def page_release(X: Any) -> Callable[[], None] | None:
-    """Return a function that lets the pages of a memory-mapped array go from memory.
-
-    Pages that were read count as memory of the process until the system needs their place. None for
-    other arrays, and for private mappings, whose changes would be lost.
-    """
-    mapping = getattr(X, "_mmap", None)
-    is_shared = isinstance(X, np.memmap) and X.mode in ("r", "r+", "w+")
-    if mapping is None or not is_shared or not hasattr(mmap, "MADV_DONTNEED"):
-        return None
-    return lambda: mapping.madvise(mmap.MADV_DONTNEED)
 
 
 class SamplesMixin(BaseEstimator):

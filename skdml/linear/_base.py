@@ -43,7 +43,7 @@ from ..utils.validation import (
     column_bounds,
     encode,
     encode_for_pairs,
-    release_pages,
+    page_release,
 )
 from ._graded import graded_factors
 from ._mahalanobis import MahalanobisMetric, find_span, shorten
@@ -210,7 +210,10 @@ class LinearMetricLearner(
             places = places.reshape(-1, 2)
         if is_copy := len(rows) < X.shape[0]:
             whole, X = X, X[rows]
-            release_pages(whole)
+            while isinstance(whole, np.ndarray) and not isinstance(whole, np.memmap):
+                whole = whole.base  # validation returns a view of a memory map
+            if (release := page_release(whole)) is not None:
+                release()
             check_varies(X)
             weights = None if weights is None else weights[rows]
         full = not isinstance(prior, str)

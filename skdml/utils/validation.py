@@ -10,7 +10,7 @@ import numbers
 import os
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -486,12 +486,17 @@ def column_bounds(X: Any) -> NDArray:
     return computed(np.stack([low, high]))
 
 
-def release_pages(X: Any) -> None:
-    """Let go of the pages of a memory map that were read; its file has them."""
-    while isinstance(X, np.ndarray) and not isinstance(X, np.memmap):
-        X = X.base
-    if isinstance(X, np.memmap) and X.mode != "c" and hasattr(mmap, "MADV_DONTNEED"):
-        X._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
+def page_release(X: Any) -> Callable[[], None] | None:
+    """Return a function that lets the pages of a memory-mapped array go from memory.
+
+    Pages that were read count as memory of the process until the system needs their place. None for
+    other arrays, and for private mappings, whose changes would be lost.
+    """
+    mapping = getattr(X, "_mmap", None)
+    is_shared = isinstance(X, np.memmap) and X.mode in ("r", "r+", "w+")
+    if mapping is None or not is_shared or not hasattr(mmap, "MADV_DONTNEED"):
+        return None
+    return lambda: mapping.madvise(mmap.MADV_DONTNEED)
 
 
 def varying_columns(X: Any, dtype: DTypeLike | None = None, n_units: int = _ROUNDING_UNITS) -> Any:
