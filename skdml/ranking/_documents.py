@@ -348,14 +348,14 @@ def _rows_with(gone, queries):
 
 def fit_missing(X: NDArray) -> Missing:
     """Return what takes the place of missing cells of these documents and of others."""
-    medians = np.zeros(X.shape[1])
-    has_missing = np.zeros(X.shape[1], dtype=bool)
-    for column, values in enumerate(X.T):
-        missing = np.isnan(values)
-        has_missing[column] = missing.any()
-        known = values[~missing][:: 1 + len(values) // _MAX_ROWS]
+    step = 1 + len(X) // _MAX_ROWS
+    medians = np.median(X[::step], axis=0)
+    columns = np.flatnonzero(np.isnan(np.min(X, axis=0)))
+    for column in columns:
+        values = X[:, column]
+        known = values[~np.isnan(values)][::step]
         medians[column] = np.median(known) if len(known) else 0.0
-    return Missing(np.flatnonzero(has_missing), medians)
+    return Missing(columns, medians)
 
 
 def repeat_documents(X: NDArray, y: NDArray, sample_weight: ArrayLike | None) -> NDArray:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
+from ..utils._parallel import make_shards
 from ._documents import RankedQueries, mean_ndcg_of
 from ._local_gmml_training import pair_loss
 from ._views import N_BASIS, Views, centre, fit_views, places
@@ -256,7 +257,7 @@ class LinearPart:
         return self.views.by_feature(X, starts, self.coefficients, self.interactions, documents)
 
 
-def fit_linear(X: NDArray, ranked: RankedQueries) -> LinearPart:
+def fit_linear(X: NDArray, ranked: RankedQueries, n_jobs: int | None = None) -> LinearPart:
     """Fit linear rankers to views of documents and take the mean of those that do well.
 
     Parameters
@@ -265,6 +266,8 @@ def fit_linear(X: NDArray, ranked: RankedQueries) -> LinearPart:
         The documents, query by query, the queries in random order.
     ranked : RankedQueries
         All of these queries, sorted by grade; their features are not used.
+    n_jobs : int, default=None
+        How many folds are left out at a time, as in joblib.
 
     Returns
     -------
@@ -281,8 +284,9 @@ def fit_linear(X: NDArray, ranked: RankedQueries) -> LinearPart:
     ]
     sums = [sums_of(flat[:, rows], part) for rows, part in parts]
     if len(parts) > 1:
-        tried = _try_squares(flat, parts, sums)
-        tried += _try_listwise(flat, views.factors(X, ranked.starts), targets, parts, sums)
+        tried = _try_squares(flat, parts, sums, n_jobs)
+        factors = views.factors(X, ranked.starts)
+        tried += _try_listwise(flat, factors, targets, parts, sums, n_jobs)
     else:
         tried = _try_one(flat, sums[0])
     for found in tried:
@@ -358,21 +362,25 @@ def _try_one(flat, sums):
     return [_Tried("squares", names, float(reg[0]), solution @ flat[keep], solution)]
 
 
-def _try_squares(flat, parts, sums):
+def _try_squares(flat, parts, sums, n_jobs):
     """Fit least squares to all candidates, once without each fold."""
+
+    def solve(fold, keep):
+        others = _others(sums, fold).part(keep)
+        found = Spectrum(others.scatter).solve(others.products, REGS)
+        return found, found.T @ flat[keep, parts[fold][0]]
+
     tried = []
-    for names in CANDIDATES:
-        keep = _indices(places(names), len(flat) // N_BASIS)
-        scores, mean = np.empty((len(REGS), flat.shape[1])), np.zeros((len(keep), len(REGS)))
-        for fold, (rows, _) in enumerate(parts):
-            others = _others(sums, fold).part(keep)
-            found = Spectrum(others.scatter).solve(others.products, REGS)
-            scores[:, rows] = found.T @ flat[keep, rows]
-            mean += found / len(parts)
-        tried += [
-            _Tried("squares", names, float(reg), *both)
-            for reg, both in zip(REGS, zip(scores, mean.T, strict=True), strict=True)
-        ]
+    with make_shards(range(len(parts)), n_jobs=n_jobs) as folds:
+        for names in CANDIDATES:
+            solutions, scores = zip(
+                *folds.map(solve, _indices(places(names), len(flat) // N_BASIS)), strict=True
+            )
+            both = zip(np.hstack(scores), np.mean(solutions, axis=0).T, strict=True)
+            tried += [
+                _Tried("squares", names, float(reg), *one)
+                for reg, one in zip(REGS, both, strict=True)
+            ]
     return tried
 
 
@@ -380,7 +388,7 @@ def _others(sums, fold):
     return sum_all([term for number, term in enumerate(sums) if number != fold])
 
 
-def _try_listwise(flat, factors, targets, parts, sums):
+def _try_listwise(flat, factors, targets, parts, sums, n_jobs):
     """Fit the listwise loss to columns and products, once without each fold.
 
     The products are chosen without the fold, too.
@@ -389,10 +397,9 @@ def _try_listwise(flat, factors, targets, parts, sums):
     base, wanted = flat[keep], targets.centred()
     n_queries, n_base = len(targets.weights), len(keep)
     n_products = min(_MAX_PRODUCTS, int(_PRODUCTS_SHARE * n_queries))
-    scores = np.empty((len(LISTWISE_REGS), flat.shape[1]))
-    mean = np.zeros((n_base, len(LISTWISE_REGS)))
-    interactions = np.zeros((len(LISTWISE_REGS), len(factors), len(factors)))
-    for fold, (rows, _) in enumerate(parts):
+
+    def solve(fold):
+        rows = parts[fold][0]
         others = _others(sums, fold).part(keep)
         first, last = np.searchsorted(targets.starts, [rows.start, rows.stop])
         inside = np.arange(n_queries)
@@ -404,16 +411,19 @@ def _try_listwise(flat, factors, targets, parts, sums):
         columns = np.concatenate([base, products], dtype=np.float32, casting="same_kind")
         spectrum = Spectrum(_join_scatter(others.scatter, base, products, without))
         found = fit_listwise(columns, without, spectrum, LISTWISE_REGS)
-        scores[:, rows] = found.T @ columns[:, rows]
-        mean += found[:n_base] / len(parts)
+        return pairs, found, found.T @ columns[:, rows]
+
+    with make_shards(range(len(parts)), n_jobs=n_jobs) as folds:
+        pairs, solutions, scores = zip(*folds.map(solve), strict=True)
+    interactions = np.zeros((len(LISTWISE_REGS), len(factors), len(factors)))
+    for cells, found in zip(pairs, solutions, strict=True):
         for place, half in enumerate(_PRODUCT_SCALE / 2 / len(parts) * found[n_base:].T):
-            np.add.at(interactions[place], pairs, half)
-            np.add.at(interactions[place], pairs[::-1], half)
+            np.add.at(interactions[place], cells, half)
+            np.add.at(interactions[place], cells[::-1], half)
+    mean = np.mean([found[:n_base] for found in solutions], axis=0)
     names = (*LISTWISE_VIEWS, "products")
-    return [
-        _Tried("listwise", names, float(reg), scores[place], mean[:, place], interactions[place])
-        for place, reg in enumerate(LISTWISE_REGS)
-    ]
+    tried = zip(LISTWISE_REGS, np.hstack(scores), mean.T, interactions, strict=True)
+    return [_Tried("listwise", names, float(reg), *found) for reg, *found in tried]
 
 
 def _join_scatter(scatter, base, products, targets):

@@ -16,7 +16,7 @@ from ._views import Seen
 
 _BLOCK = 4_000  # rows of a block of documents
 _BLOCKS = 4  # so many tell the scatter of columns
-_STEPS = 6  # of L-BFGS
+_STEPS = 15  # of L-BFGS
 
 
 def make_blocks(
@@ -104,14 +104,23 @@ def block_loss(
     used: NDArray,
     pairs: tuple[NDArray, ...],
 ) -> NDArray:
-    """Return the listwise loss of a block, and its gradient: by the used columns, by products."""
+    """Return the listwise loss of a block, and its gradient: by the used columns, by products.
+
+    Products are of the precision of X.
+    """
     X, targets = block
-    seen = Seen(views, X, targets.starts)
-    value, by_score = targets.listwise()(seen.scores(coefficients, interactions))
-    gradient = [column @ by_score for _, column in seen.columns(used)]
+    seen = Seen(views, X, targets.starts, dtype=X.dtype)
+    columns = seen.stacked(used)
+    scores = coefficients[used].ravel().astype(X.dtype) @ columns
     if interactions is not None:
         kept, inverse = np.unique(np.concatenate(pairs), return_inverse=True)
         v = seen.factors(kept)
+        form = interactions[np.ix_(kept, kept)].astype(X.dtype)
+        scores += np.einsum("in,in->n", form @ v, v)
+    value, by_score = targets.listwise()(scores)
+    by_score = by_score.astype(X.dtype)
+    gradient = [columns @ by_score]
+    if interactions is not None:
         products = (v * by_score) @ v.T
         gradient.append(products[tuple(inverse.reshape(2, -1))])
-    return np.concatenate([[value], *gradient])
+    return np.concatenate([[value], *gradient], dtype=np.float64)

@@ -369,7 +369,7 @@ class LocalGMMLRanker(DocumentRanker):
             if self.linear:
                 rows = drawn.order
                 ranked, _ = sort_queries(np.empty((len(rows), 0)), y[rows], drawn, measure)
-                self._linear = fit_linear(X[rows], replace(ranked, **own))
+                self._linear = fit_linear(X[rows], replace(ranked, **own), self.n_jobs)
                 if len(sample) < len(kept):
                     counted = None if weights is None else weights[kept]
                     blocks = make_blocks(X, y, queries.take(kept), counted, measure)

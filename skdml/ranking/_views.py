@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 from scipy.special import stdtr
 from scipy.stats import false_discovery_control, rankdata
 
@@ -33,6 +33,8 @@ _FALSE_SHARE = 0.05
 _MIN_QUERIES = 10
 # Documents that are further than this from those of fit are as far as can be: squares stay finite.
 _FAR = 1e60
+# Features of larger or smaller powers of two are divided by the largest value before squaring.
+_EXPONENT = 400
 
 
 def places(names: Iterable[str]) -> NDArray:
@@ -135,12 +137,20 @@ class Views:
 
 
 class Seen:
-    """What views see of documents, each thing computed once; one row per feature."""
+    """What views see of documents, each thing computed once; one row per feature.
+
+    Z-scores within the query are computed in double precision, all else in `dtype`.
+    """
 
     def __init__(
-        self, views: Views, X: NDArray, starts: NDArray, documents: NDArray | None = None
+        self,
+        views: Views,
+        X: NDArray,
+        starts: NDArray,
+        documents: NDArray | None = None,
+        dtype: DTypeLike = np.float64,
     ) -> None:
-        self.views, self.starts, self.documents = views, starts, documents
+        self.views, self.starts, self.documents, self.dtype = views, starts, documents, dtype
         self.raw = np.ascontiguousarray(X.T, dtype=np.float64)
 
     @cached_property
@@ -153,7 +163,7 @@ class Seen:
     @cached_property
     def clipped_z(self) -> NDArray:
         """The same, without extremes."""
-        return np.clip(self.z, *_Z_RANGE)
+        return np.clip(self.z.astype(self.dtype, copy=False), *_Z_RANGE)
 
     @cached_property
     def values(self) -> NDArray:
@@ -162,7 +172,7 @@ class Seen:
         with np.errstate(over="ignore"):
             values = self.raw - views.centre[:, None]
             values /= views.scale[:, None]
-        return np.clip(values, *_VALUE_RANGE, out=values)
+        return np.clip(values, *_VALUE_RANGE, out=values).astype(self.dtype, copy=False)
 
     @property
     def ranks(self) -> NDArray:
@@ -188,10 +198,25 @@ class Seen:
         for place in used:
             if place < _FIRST_HINGE:
                 yield place, getattr(self, _PLAIN[place])
-                continue
-            knots = self.views.knots[place - _FIRST_HINGE]
-            hinges = np.subtract(self.clipped_z, knots[:, None], out=hinges)
-            yield place, np.maximum(hinges, 0, out=hinges)
+            else:
+                hinges = self.hinges(place, hinges)
+                yield place, hinges
+
+    def hinges(self, place: int, out: NDArray | None = None) -> NDArray:
+        """Return a column of hinges."""
+        knots = self.views.knots[place - _FIRST_HINGE].astype(self.dtype)
+        out = np.subtract(self.clipped_z, knots[:, None], out=out)
+        return np.maximum(out, 0, out=out)
+
+    def stacked(self, used: NDArray) -> NDArray:
+        """Return columns, one below the other, of shape (len(used) n_features, n_rows)."""
+        out = np.empty((len(used), *self.raw.shape), dtype=self.dtype)
+        for row, place in zip(out, used, strict=True):
+            if place < _FIRST_HINGE:
+                row[:] = getattr(self, _PLAIN[place])
+            else:
+                self.hinges(place, row)
+        return out.reshape(-1, out.shape[2])
 
     def factors(self, kept: NDArray) -> NDArray:
         n_features = len(self.raw)
@@ -385,18 +410,16 @@ def standardise(values: NDArray, starts: NDArray, unit: float) -> NDArray:
 
     Values that are all the same give zeros.
     """
-    sizes = np.diff(starts)
-    # Huge values must not overflow when they are squared.
-    largest = np.maximum.reduceat(np.abs(values), starts[:-1], axis=1)
-    largest[largest == 0] = 1.0
-    scratch = np.repeat(largest, sizes, axis=1)
-    out = values / scratch
-    out -= np.repeat(np.add.reduceat(out, starts[:-1], axis=1) / sizes, sizes, axis=1)
-    np.multiply(out, out, out=scratch)
-    deviation = np.sqrt(np.add.reduceat(scratch, starts[:-1], axis=1) / sizes)
-    with np.errstate(divide="ignore"):
-        factor = np.where(deviation > 8 * np.finfo(float).eps, unit / deviation, 0.0)
-    out *= np.repeat(factor, sizes, axis=1)
+    sizes, first = np.diff(starts), starts[:-1]
+    largest = np.maximum(values.max(axis=1), -values.min(axis=1))
+    extreme = (largest > 0) & (np.abs(np.log2(np.where(largest > 0, largest, 1.0))) > _EXPONENT)
+    if extreme.any():
+        values = values / np.where(extreme, largest, 1.0)[:, None]
+    mean = np.add.reduceat(values, first, axis=1) / sizes
+    out = values - np.repeat(mean, sizes, axis=1)
+    deviation = np.sqrt(np.add.reduceat(out * out, first, axis=1) / sizes)
+    varies = deviation > 8 * np.finfo(float).eps * np.abs(mean)
+    out *= np.repeat(np.where(varies, unit / np.where(varies, deviation, 1.0), 0.0), sizes, axis=1)
     return out
 
 
