@@ -202,7 +202,7 @@ def check_keyboard_interrupt(estimator: Any) -> None:
     uninterrupted = fresh(estimator)
     n_events = _run_fit(uninterrupted)
     interrupted = None
-    for fraction in (0.25, 0.6, 1.0):
+    for fraction in (0.4, 1.0):
         at = max(1, round(fraction * n_events))
         where = f"after an interruption at {fraction:.0%} of fit"
         model = fresh(estimator)

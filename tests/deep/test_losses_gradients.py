@@ -53,16 +53,15 @@ def name_of(case):
 @pytest.mark.parametrize(("name", "params"), CASES, ids=name_of)
 def test_gradient_is_that_of_finite_differences(name, params):
     loss = get_loss(name, **params)
-    for seed in (0, 1):
-        embeddings, labels = make_batch(labels=(0, 0, 0, 1, 1, 2, 2, 3), features=4, seed=seed)
+    embeddings, labels = make_batch(labels=(0, 0, 0, 1, 1, 2, 2, 3), features=4)
 
-        def repeatable(x, labels=labels):
-            torch.manual_seed(0)  # losses that draw, draw the same
-            return loss(x, labels)
+    def repeatable(x):
+        torch.manual_seed(0)  # losses that draw, draw the same
+        return loss(x, labels)
 
-        # Steps that stay on one side of a hinge, and a loss that is one of these batches.
-        assert repeatable(embeddings).item() > 0
-        assert torch.autograd.gradcheck(repeatable, (embeddings,), eps=1e-7, atol=1e-6)
+    # Steps that stay on one side of a hinge, and a loss that is one of these batches.
+    assert repeatable(embeddings).item() > 0
+    assert torch.autograd.gradcheck(repeatable, (embeddings,), eps=1e-7, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
