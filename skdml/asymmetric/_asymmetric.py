@@ -21,6 +21,7 @@ from ..utils._bases import (
     TransformerMixin,
 )
 from ..utils._fit import FitProgress, fit_method
+from ..utils._parallel import lazily
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions, validate_rows
 from ..utils._typing import MatrixLike, RandomStateLike, Request
 from ._asymmetric_solver import (
@@ -412,6 +413,7 @@ class AsymmetricMetricClassifier(
     def _n_features_out(self):
         return self._neighbors.n_features_in_
 
+    @lazily
     def transform(self, X: MatrixLike) -> NDArray:
         """Return the coordinates of queries.
 
@@ -427,6 +429,7 @@ class AsymmetricMetricClassifier(
         """
         return self._embed(X, "query", keep_dtype=True)
 
+    @lazily
     def transform_database(self, X: MatrixLike) -> NDArray:
         """Return the coordinates of database rows, for any Euclidean index.
 
@@ -480,6 +483,7 @@ class AsymmetricMetricClassifier(
             )
         return np.linalg.norm(queries - database, axis=1)
 
+    @lazily
     def predict(self, X: MatrixLike) -> NDArray:
         """Return the class that most of the nearest database rows of each query have.
 
@@ -496,6 +500,7 @@ class AsymmetricMetricClassifier(
         winner = self.predict_proba(X).argmax(axis=1)
         return self.classes_[winner]
 
+    @lazily
     def predict_proba(self, X: MatrixLike) -> NDArray:
         """Return the share of each class among the nearest database rows of each query.
 

@@ -20,6 +20,7 @@ from ..transport import CloudMetric
 from ..utils._bases import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from ..utils._fit import FitProgress, fit_method
 from ..utils._labels import encode_labels
+from ..utils._parallel import lazily
 from ..utils._parts import PartParamsMixin
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions
 from ..utils._supervision import check_weights, find_source
@@ -431,6 +432,7 @@ class DeepMetricEmbedder(
 
     # Use
 
+    @lazily
     def transform(self, X: MatrixLike) -> NDArray:
         """Return the embeddings of samples.
 

@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 from ..constraints import make_pairs
 from ..metrics import recall_at_k
 from ..utils._bases import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from ..utils._parallel import computed, find_client, is_dask_array
+from ..utils._parallel import computed, find_client, is_dask_array, lazily
 from ..utils._prior import check_prior, prior_inverse
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions, validate_rows
 from ..utils._supervision import (
@@ -407,6 +407,7 @@ class LinearMetricLearner(
             )
         return X
 
+    @lazily
     def transform(self, X: MatrixLike) -> NDArray:
         """Map rows into the space where plain Euclidean distance is the learned metric.
 
@@ -422,14 +423,8 @@ class LinearMetricLearner(
             gives a dask array, computed when it is needed.
         """
         check_is_fitted(self)
-        if is_dask_array(X):
-            X = self._scale_rows(self._check_dask_array(X, reset=False)).rechunk({1: -1})
-            X_new = X.map_blocks(
-                self.metric_.transform, dtype=X.dtype, chunks=(X.chunks[0], (self._n_features_out,))
-            )
-        else:
-            X_new = self.metric_.transform(self._scale_rows(validate_rows(self, X, reset=False)))
-        return self._scale_rows(X_new)
+        rows = self._scale_rows(validate_rows(self, X, reset=False))
+        return self._scale_rows(self.metric_.transform(rows))
 
     @property
     def _n_features_out(self):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any, TypedDict, Unpack, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..utils._parallel import computed, find_client, is_dask_array, make_shards
 from ..utils._typing import MatrixLike
 from ..utils.validation import check_count, check_vector, encode
 from ._neighbors import Metric, check_sides, nearest
@@ -25,12 +25,22 @@ class _Search(TypedDict, total=False):
 
 
 class _Task:
-    """Queries and a gallery with labels as integers, and the search among them."""
+    """Queries and a gallery with labels as integers, and the search among them.
+
+    Queries of a dask array are searched block by block, on its cluster if there is one: every
+    worker has the whole gallery.
+    """
 
     def __init__(self, embeddings, labels, gallery, gallery_labels, metric, working_memory):
         alone = int(gallery is None)
+        self._blocks, self._client = None, find_client(None, embeddings)
+        gallery = computed(gallery)
+        if is_dask_array(embeddings):
+            self._blocks = embeddings.rechunk({1: -1})
+            embeddings = computed(embeddings) if alone else embeddings[:1].compute()
         X, Y = check_sides(embeddings, gallery, "embeddings", min_samples=1 + alone)
-        query_labels = check_vector(labels, "labels", len(X))
+        n_queries = len(X) if self._blocks is None else self._blocks.shape[0]
+        query_labels = check_vector(labels, "labels", n_queries)
         if gallery is None or gallery_labels is None:
             if gallery is not gallery_labels:
                 raise ValueError("gallery and gallery_labels must be given together.")
@@ -44,15 +54,33 @@ class _Task:
         if not self.n_matching.any():
             where = "other item" if alone else "item of the gallery"
             raise ValueError(f"labels: no query shares its label with any {where}.")
-        self.n_queries, self.n_candidates = len(X), len(Y) - alone
-        self._codes = query_codes, gallery_codes
-        self._search = partial(nearest, X, Y, metric=metric, working_memory=working_memory)
+        self.n_queries, self.n_candidates = n_queries, len(Y) - alone
+        self._sides, self._codes, self._alone = (X, Y), (query_codes, gallery_codes), bool(alone)
+        self._options = {"metric": metric, "working_memory": working_memory}
 
-    def matches(self, k: int | NDArray) -> Iterator[tuple[NDArray, NDArray]]:
-        """Yield queries and, nearest first, whether their neighbours have their label."""
+    def total(self, k: int | NDArray, score: Callable[[NDArray, NDArray], Any]) -> Any:
+        """Return the sum of `score(rows, match)` over chunks of queries.
+
+        `match` says of the neighbours of the queries `rows`, nearest first, whether they have their
+        label.
+        """
+        X, Y = self._sides
         query_codes, gallery_codes = self._codes
-        for rows, found in self._search(k):
-            yield rows, gallery_codes[found] == query_codes[rows, None]
+        if self._blocks is None:
+            found = nearest(X, Y, k, **self._options)
+            return sum(
+                score(rows, gallery_codes[near] == query_codes[rows, None]) for rows, near in found
+            )
+        ends = np.cumsum(self._blocks.chunks[0])
+        needed = np.broadcast_to(k, self.n_queries)
+        own = [
+            (np.arange(end - size, end), needed[end - size : end], query_codes[end - size : end])
+            for end, size in zip(ends, self._blocks.chunks[0], strict=True)
+        ]
+        with make_shards(self._blocks.to_delayed()[:, 0], client=self._client) as shards:
+            return shards.sum(
+                _total_of_block, Y, gallery_codes, score, self._alone, self._options, each=own
+            )
 
     def mean_at_k(self, k: Any, count: Callable[[NDArray], NDArray], over_k: bool) -> Any:
         """Return the mean of `count(match)`, a number for each rank, summed up to rank k.
@@ -65,7 +93,7 @@ class _Task:
         if ks.max() > self.n_candidates:
             most = f"the number of candidates of a query, {self.n_candidates}"
             raise ValueError(f"k must not exceed {most}, got {ks.max()}.")
-        by_rank = sum(count(match) for _, match in self.matches(int(ks.max())))
+        by_rank = self.total(int(ks.max()), lambda rows, match: count(match))
         means = np.cumsum(by_rank)[ks - 1] / (self.n_queries * (ks if over_k else 1))
         return float(means[0]) if isinstance(k, numbers.Integral) else means
 
@@ -74,12 +102,29 @@ class _Task:
 
         R is the number of candidates that have the query's label.
         """
-        total = 0.0
-        for rows, match in self.matches(self.n_matching):
-            r = self.n_matching[rows]
+        n_matching = self.n_matching
+
+        def mean(rows, match):
+            r = n_matching[rows]
             match &= np.arange(match.shape[1]) < r[:, None]
-            total += (score(match).sum(axis=1) / r).sum()
-        return float(total / np.count_nonzero(self.n_matching))
+            return (score(match).sum(axis=1) / r).sum()
+
+        return float(self.total(n_matching, mean) / np.count_nonzero(n_matching))
+
+
+def _total_of_block(block, own, gallery, gallery_codes, score, alone, options):
+    """Return the sum over the queries of a block; `alone` leaves out a query's own place."""
+    rows, needed, codes = own
+    X, gallery = check_sides(block, gallery, "embeddings")
+    needed = np.where(needed > 0, needed + alone, 0)
+    total = 0
+    for some, near in nearest(X, gallery, needed, **options):
+        if alone:
+            left_out = near == rows[some][:, None]
+            left_out[~left_out.any(axis=1), -1] = True  # hidden behind as many duplicates
+            near = near[~left_out].reshape(len(some), -1)
+        total = total + score(rows[some], gallery_codes[near] == codes[some][:, None])
+    return total
 
 
 def _encode_both(labels: NDArray, gallery_labels: NDArray) -> tuple[NDArray, NDArray]:
@@ -123,8 +168,9 @@ def recall_at_k(
 
     Parameters
     ----------
-    embeddings : array-like of shape (n_queries, n_features)
-        The queries. Without `gallery` each is searched among all the others.
+    embeddings : array-like or dask array of shape (n_queries, n_features)
+        The queries. Without `gallery` each is searched among all the others. Those of a dask array
+        are searched block by block, on its cluster if there is one.
 
     labels : array-like of shape (n_queries,)
         Labels of the queries, numbers or strings.

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from ..metrics import mean_ndcg, ndcg_by_query
 from ..utils import validation as checks
 from ..utils._bases import BaseEstimator
-from ..utils._parallel import limit_threads
+from ..utils._parallel import computed, is_dask_array, limit_threads
 from ..utils._sklearn import EstimatorMixin
 from ..utils._typing import MatrixLike, Request
 from ._anchor_model import AnchorModel, QueryWeights
@@ -57,7 +57,7 @@ class DocumentRanker(EstimatorMixin, BaseEstimator):
         Parameters
         ----------
         X : array-like of shape (n_documents, n_features)
-            The documents.
+            The documents. A dask array with `qid` gives a dask array, computed when it is needed.
         qid : array-like of shape (n_documents,) or "single", default=None
             The query of each document; "single" says that all are of one query. It may be left out
             if `fit` had no qid either, and the documents are then seen beside those of `fit`, or
@@ -72,12 +72,33 @@ class DocumentRanker(EstimatorMixin, BaseEstimator):
         scores : ndarray of shape (n_documents,)
             Only their order within a query has a meaning.
         """
+        if is_dask_array(X) and query is None and not (qid is None or isinstance(qid, str)):
+            return self._predict_lazily(X, qid)
         X, queries, known, examples = self._check_asked(X, qid, query)
         scores = np.empty(len(X))
         with limit_threads(1):
             for chunk in queries.chunks(_CHUNK):
                 scores[chunk.order] = self._score_chunk(X, chunk, known, examples)
         return _without_rounding_errors(scores)
+
+    def _predict_lazily(self, X, qid):
+        """Score documents of a dask array when they are needed, in blocks of whole queries."""
+        import dask
+        import dask.array as da
+
+        self._check_asked(np.ones((1, *X.shape[1:])), "single", None)
+        qid = checks.check_vector(qid, "qid", X.shape[0])
+        queries = group_rows(qid, len(qid))
+        order, model = queries.order, dask.delayed(self, pure=False, traverse=False)
+        rows = X if (np.diff(order) == 1).all() else X[order]
+        names = [qid[chunk.order] for chunk in queries.chunks(max(X.chunks[0]))]
+        blocks = rows.rechunk({0: tuple(map(len, names)), 1: -1}).to_delayed()[:, 0]
+        scores = [
+            da.from_delayed(model.predict(block, own), (len(own),), float)
+            for block, own in zip(blocks, names, strict=True)
+        ]
+        found = da.concatenate(scores)
+        return found if rows is X else found[np.argsort(order)]
 
     def explain(self, X: MatrixLike, qid: ArrayLike | str | None = None) -> Bunch:
         """Say what each feature and each ideal document adds to the scores of documents.
@@ -204,7 +225,7 @@ class DocumentRanker(EstimatorMixin, BaseEstimator):
         ndcg : float
             Between 0 and 1.
         """
-        scores = self.predict(X, qid=qid)
+        scores = np.asarray(computed(self.predict(X, qid=qid)))
         y = checks.check_grades(y, "y", len(scores))
         qid = None if isinstance(qid, str) else qid
         measure: dict[str, Any] = {"k": self.cutoff, "gains": self.gains}

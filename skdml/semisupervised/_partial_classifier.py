@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 from ..utils._bases import BaseEstimator, ClassifierMixin
 from ..utils._fit import fit_method
 from ..utils._labels import encode_partial_labels, labelled_rows
+from ..utils._parallel import lazily
 from ..utils._sklearn import EstimatorMixin, Interval, validate_data
 from ..utils._typing import MatrixLike
 from ..utils.validation import label_vector
@@ -144,6 +145,7 @@ class PartiallyLabelledClassifier(ClassifierMixin, EstimatorMixin, BaseEstimator
         X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         return getattr(self.estimator_, name)(X)
 
+    @lazily
     def predict(self, X: MatrixLike) -> NDArray:
         """Return the classes of rows.
 
@@ -160,6 +162,7 @@ class PartiallyLabelledClassifier(ClassifierMixin, EstimatorMixin, BaseEstimator
         return self._call("predict", X)
 
     @available_if(_estimator_has("predict_proba"))
+    @lazily
     def predict_proba(self, X: MatrixLike) -> NDArray:
         """Return the probabilities of classes, where the classifier has them.
 

@@ -29,6 +29,7 @@ from ..utils._bases import (
 )
 from ..utils._fit import FitProgress, copy_part, fit_method
 from ..utils._labels import check_neighbors, encode_partial_labels
+from ..utils._parallel import lazily
 from ..utils._parts import PartParamsMixin, params_of
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions
 from ..utils._supervision import places_of_rows
@@ -458,6 +459,7 @@ class SSDMLEmbedder(
 
     # Use
 
+    @lazily
     def transform(self, X: MatrixLike) -> NDArray:
         """Return the embeddings of samples.
 
@@ -497,6 +499,7 @@ class SSDMLEmbedder(
         """
         return np.linalg.norm(np.subtract(*self._embed_pairs(pairs, X)), axis=1)
 
+    @lazily
     def predict_proba(self, X: MatrixLike) -> NDArray:
         """Return the probabilities of classes, by the labelled samples that are near.
 
@@ -512,6 +515,7 @@ class SSDMLEmbedder(
         """
         return self._near_labelled(self.transform(X))
 
+    @lazily
     def predict(self, X: MatrixLike) -> NDArray:
         """Return the classes of samples.
 

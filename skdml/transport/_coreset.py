@@ -67,7 +67,8 @@ def wasserstein_coreset(
     y : array-like of shape (n_samples,), default=None
         Classes, each represented by its share of the size; None: one class.
     size : int or float, default=0.1
-        Rows to choose, or their share; each class has at least one.
+        Rows to choose, or their share; each class has at least one, and there are as many as
+        said, shared out among the classes by the largest remainders.
     cloud : (int, int), default=None
         Points, and columns of each, that a row is cut into; None: a row is one point.
     p, reg, solver :
@@ -345,5 +346,14 @@ def _budgets(size, counts):
             f"size must be a number of rows from 1 to {n_rows}, or a share between 0 and 1, got "
             f"{size!r}."
         )
-    number = size * n_rows if share else size
-    return [min(count, int(np.ceil(number * count / n_rows - 1e-9))) for count in counts]
+    number = max(len(counts), round(size * n_rows)) if share else int(size)
+    if number < len(counts):
+        raise ValueError(f"size={size!r} is less than the {len(counts)} classes: each needs a row.")
+    # One for each class, and the rest by share; what rounding leaves, to the largest remainders.
+    quotas = number * np.array(counts) / n_rows
+    found = np.maximum(np.floor(quotas + 1e-9).astype(int), 1)
+    while found.sum() > number:
+        found[np.argmax(np.where(found > 1, found - quotas, -np.inf))] -= 1
+    for place in np.argsort(found - quotas, kind="stable")[: number - found.sum()]:
+        found[place] += 1
+    return found.tolist()

@@ -23,7 +23,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeVar, cast
 
 import joblib
 import numpy as np
@@ -99,6 +99,41 @@ def is_dask_array(X: Any) -> bool:
     """Tell whether `X` is a dask array, without importing dask."""
     dask_array = sys.modules.get("dask.array")
     return dask_array is not None and isinstance(X, dask_array.Array)
+
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def lazily(method: Method) -> Method:
+    """Let a method of rows take a dask array, too: the result is one, computed block by block.
+
+    The number of columns is checked at once, on a row of ones that also tells what comes out.
+    """
+
+    @functools.wraps(method)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        given = [*args, *kwargs.values()]
+        if len(given) != 1 or not is_dask_array(given[0]):
+            return method(self, *args, **kwargs)
+        import dask
+
+        X = given[0]
+        found = method(self, np.ones((1, *X.shape[1:]), dtype=X.dtype))
+        columns = range(1, X.ndim)
+        return X.rechunk(dict.fromkeys(columns, -1)).map_blocks(
+            _call_method,
+            dask.delayed(self, pure=False, traverse=False),
+            method.__name__,
+            chunks=(X.chunks[0], *((size,) for size in found.shape[1:])),
+            drop_axis=list(columns[found.ndim - 1 :]),
+            meta=found[:0],
+        )
+
+    return cast(Method, wrapper)
+
+
+def _call_method(block, model, name):
+    return getattr(model, name)(block)
 
 
 def find_client(client: Any = None, *data: Any) -> Any:

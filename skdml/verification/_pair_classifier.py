@@ -20,6 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 from ..linear import GMMLTransformer
 from ..utils._bases import BaseEstimator, ClassifierMixin
 from ..utils._fit import FitProgress, fit_method
+from ..utils._parallel import lazily
 from ..utils._sklearn import EstimatorMixin, Interval
 from ..utils._supervision import check_weights
 from ..utils._typing import MatrixLike, RandomStateLike, Request
@@ -262,6 +263,7 @@ class PairClassifier(ClassifierMixin, EstimatorMixin, BaseEstimator):
             _check_both_kinds(labels[train], "cv: in the training part of a fold, ")
             yield train, test
 
+    @lazily
     def pair_distance(self, pairs: MatrixLike) -> NDArray:
         """Return the learned distance of each pair.
 
@@ -284,6 +286,7 @@ class PairClassifier(ClassifierMixin, EstimatorMixin, BaseEstimator):
             )
         return self.learner_.pair_distance(places, X=rows)
 
+    @lazily
     def pair_score(self, pairs: MatrixLike) -> NDArray:
         """Return how similar each pair is: the distance with its sign changed.
 
@@ -299,6 +302,7 @@ class PairClassifier(ClassifierMixin, EstimatorMixin, BaseEstimator):
         """
         return -self.pair_distance(pairs)
 
+    @lazily
     def decision_function(self, pairs: MatrixLike) -> NDArray:
         """Return how far each pair is on the similar side of the threshold.
 
@@ -314,6 +318,7 @@ class PairClassifier(ClassifierMixin, EstimatorMixin, BaseEstimator):
         """
         return self.pair_score(pairs) + self.threshold_
 
+    @lazily
     def predict(self, pairs: MatrixLike) -> NDArray:
         """Tell which pairs are similar.
 
@@ -329,6 +334,7 @@ class PairClassifier(ClassifierMixin, EstimatorMixin, BaseEstimator):
         """
         return np.where(self.pair_distance(pairs) <= self.threshold_, 1, -1)
 
+    @lazily
     def predict_proba(self, pairs: MatrixLike) -> NDArray:
         """Return the probabilities that pairs are dissimilar and similar.
 

@@ -415,3 +415,19 @@ def test_dates_and_durations_are_labels_of_two_kinds():
     assert recall_at_k(X, dates, gallery=X, gallery_labels=dates) == 1.0
     with pytest.raises(TypeError, match=r"labels .*and gallery_labels .*same kind"):
         r_precision(X, dates, gallery=X, gallery_labels=dates.astype("timedelta64[s]"))
+
+
+@pytest.mark.parametrize("measure", [recall_at_k, precision_at_k, r_precision, map_at_r])
+def test_dask_arrays_are_searched_block_by_block(tied, measure):
+    da = pytest.importorskip("dask.array")
+    embeddings, labels = tied
+    options = {"k": [1, 3]} if measure in (recall_at_k, precision_at_k) else {}
+    queries = da.from_array(embeddings, chunks=(7, 1))
+    expected = measure(embeddings, labels, **options)
+    np.testing.assert_allclose(measure(queries, labels, **options), expected, rtol=1e-12)
+    sides = {"gallery": embeddings[::2], "gallery_labels": labels[::2]}
+    expected = measure(embeddings, labels, **options, **sides)
+    sides["gallery"] = queries[::2]
+    np.testing.assert_allclose(measure(queries, labels, **options, **sides), expected, rtol=1e-12)
+    with pytest.raises(ValueError, match="gallery must have as many features"):
+        measure(queries, labels, gallery=embeddings[:, :1], gallery_labels=labels)
