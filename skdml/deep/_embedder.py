@@ -19,8 +19,9 @@ from ..metrics import recall_at_k
 from ..transport import CloudMetric
 from ..utils._bases import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from ..utils._fit import FitProgress, fit_method
+from ..utils._folders import PrivateFolder
 from ..utils._labels import encode_labels
-from ..utils._parallel import lazily
+from ..utils._parallel import computed, is_dask_array, lazily
 from ..utils._parts import PartParamsMixin
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions
 from ..utils._supervision import check_weights, find_source
@@ -37,7 +38,7 @@ from ._build import (
     train_on_all,
 )
 from ._data import check_coreset
-from ._samples import ReadSamples, SamplesMixin, choose_rows
+from ._samples import ReadSamples, SamplesMixin, choose_rows, store_samples
 from ._train import embed, read_history, train
 from ._tuples import check_tuples
 from .distributed import Distributed, choose_options
@@ -316,7 +317,8 @@ class DeepMetricEmbedder(
             ``np.load(path, mmap_mode="r")``. Rows of integers, such as tokens, stay integers, as
             int64, for a network of your own. Also a map-style ``torch.utils.data.Dataset``, whose
             items are samples or pairs (sample, label), or with ``loader`` a list of items such as
-            paths: these are read when a batch needs them, in one process.
+            paths: these are read when a batch needs them, by each worker for itself. A dask array
+            is written to a temporary file, block by block.
         y : array-like of shape (n_samples,), default=None
             Class labels, numbers or strings. Ignored where pairs or triplets are given. None takes
             the labels of a Dataset, by one pass over it.
@@ -341,6 +343,12 @@ class DeepMetricEmbedder(
         self : DeepMetricEmbedder
             The fitted estimator.
         """
+        if is_dask_array(X):
+            options: Any = {"pairs": pairs, "pair_labels": pair_labels, "triplets": triplets}
+            options |= {"pair_similarity": pair_similarity, "pair_weight": pair_weight}
+            with PrivateFolder() as folder:
+                rows = store_samples(X, folder / "X.npy")
+                return self.fit(rows, computed(y), sample_weight=sample_weight, **options)
         self._check_part_params()
         given = X
         X, self._sample_shape = self._check_samples(X, reset=True)
@@ -371,12 +379,6 @@ class DeepMetricEmbedder(
         )
         if config.loss in TRANSPORT:
             _clouds.find_cloud(config)  # a wrong cloud shows here, not in another process
-        if config.distributed is not None and isinstance(X, ReadSamples):
-            raise ValueError(
-                f"n_workers={config.distributed.n_workers}: samples of a Dataset or a loader are "
-                "read in one process. Leave n_workers at 1, or give X as an array, which may be "
-                "memory-mapped."
-            )
         samples = self._to_tensor(X)
         with FitProgress(
             self, total=config.max_epochs, X=given, y=y, description="epoch"
@@ -384,7 +386,7 @@ class DeepMetricEmbedder(
             if config.distributed is not None:
                 from .distributed._supervise import train_ranks
 
-                net, figures = train_ranks(config, samples, codes, progress)
+                net, figures = train_ranks(config, X, samples, codes, progress)
                 self.__dict__.update(figures)
             else:
                 params = {
@@ -404,11 +406,7 @@ class DeepMetricEmbedder(
         codes = encode_labels(y, len(X), type(self).__name__)[1]
         rows, weights = self._choose_samples(X, codes, sample_weight)
         if sample_weight is None and rows is not None and np.bincount(codes[rows]).max() < 2:
-            return (
-                X,
-                y,
-                None,
-            )  # all samples of a class are equal: they teach nothing, and do no harm
+            return X, y, None  # all samples of a class are equal: they teach nothing
         if rows is not None:
             y = label_vector(y, len(X))[rows]
             X = X.take(rows) if isinstance(X, ReadSamples) else X[rows]

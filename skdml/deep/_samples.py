@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 import math
+import mmap
 import os
 import warnings
 from numbers import Integral
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch.utils.data import Dataset, IterableDataset, Subset
 
 from ..utils._bases import BaseEstimator
+from ..utils._parallel import computed
 from ..utils._sklearn import validate_data
 from ..utils._supervision import check_weights, weighted_rows
 from ..utils.validation import (
@@ -178,6 +180,62 @@ class ReadSamples:
         if not torch.isfinite(sample).all():
             raise ValueError(f"X[{row}] contains NaN or infinity.")
         return sample
+
+
+class FileSamples(NamedTuple):
+    """Samples of a memory map, for processes that map the file themselves.
+
+    Attributes
+    ----------
+    path : str
+        The file.
+    offset : int
+        Bytes before the first sample.
+    shape : tuple of int
+        Of the array, of float32.
+    """
+
+    path: str
+    offset: int
+    shape: tuple[int, ...]
+
+    def open(self) -> np.memmap:
+        """Map the file."""
+        try:
+            return np.memmap(self.path, np.float32, "r", self.offset, self.shape)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(
+                f"X is a memory map of {self.path}, which is not on this machine: put the file "
+                "into a folder that all machines share."
+            ) from error
+
+
+def find_file(X: Any) -> FileSamples | None:
+    """Return where the rows of a memory map are, None for other arrays."""
+    if page_release(X) is None or X.filename is None or not X.flags.c_contiguous:
+        return None
+    # views know the offset of the whole map alone
+    start = X.offset - X.offset % mmap.ALLOCATIONGRANULARITY
+    whole, own = (
+        array.__array_interface__["data"][0] for array in (np.frombuffer(X._mmap, np.uint8), X)
+    )
+    return FileSamples(os.fspath(X.filename), start + own - whole, X.shape)
+
+
+def store_samples(X: Any, path: Any) -> np.memmap:
+    """Write a dask array to a file, block by block, and map it."""
+    if any(math.isnan(size) for size in X.shape):
+        raise ValueError("X has chunks of unknown size: call X.compute_chunk_sizes() first.")
+    stored = np.lib.format.open_memmap(path, "w+", np.float32, X.shape)
+    release = page_release(stored)
+    first = 0
+    for block in X.rechunk(dict.fromkeys(range(1, X.ndim), -1)).blocks:
+        stored[first : first + len(block)] = computed(block)
+        first += len(block)
+        if release is not None:
+            stored.flush()
+            release()
+    return stored
 
 
 def find_samples(X: Any, loader: Any, keeps_integers: bool) -> ReadSamples | None:
@@ -362,10 +420,7 @@ class SamplesMixin(BaseEstimator):
     def _to_tensor(self, X):
         if isinstance(X, ReadSamples):
             return X
-        X = np.asarray(X, dtype=np.int64 if X.dtype.kind in "iu" else np.float32)
-        with warnings.catch_warnings():  # nothing is written to it
-            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-            return torch.from_numpy(X).reshape(-1, *self._sample_shape)
+        return as_tensor(X, self._sample_shape)
 
     def _embed_pairs(self, pairs, X):
         """Return the embeddings of the left and of the right samples of pairs.
@@ -385,6 +440,14 @@ class SamplesMixin(BaseEstimator):
         embeddings = self.transform(X)
         pairs = check_index_pairs(pairs, len(embeddings))
         return embeddings[pairs[:, 0]], embeddings[pairs[:, 1]]
+
+
+def as_tensor(X: NDArray, sample_shape: tuple[int, ...]) -> torch.Tensor:
+    """Return rows as samples, without a copy where they are float32 or int64."""
+    X = np.asarray(X, dtype=np.int64 if X.dtype.kind in "iu" else np.float32)
+    with warnings.catch_warnings():  # nothing is written to it
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(X).reshape(-1, *sample_shape)
 
 
 def flat_shape(n_features: int, input_shape: Any, module: Any) -> tuple[int, ...]:

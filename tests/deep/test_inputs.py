@@ -18,7 +18,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset  # noqa: E4
 
 import skdml.deep._train  # noqa: E402
 from skdml import DeepMetricEmbedder, SSDMLEmbedder  # noqa: E402
-from skdml.deep._samples import ReadSamples  # noqa: E402
+from skdml.deep._samples import ReadSamples, find_file  # noqa: E402
 from skdml.deep.modules import freeze_parts  # noqa: E402
 from skdml.utils._torch import mixed_precision  # noqa: E402
 from tests.deep.test_adapter import make_vectors  # noqa: E402
@@ -217,8 +217,6 @@ def test_wrong_datasets_are_named(rows):
         quick().fit(Endless())
     with pytest.raises(ValueError, match=r"X\[0\] of the Dataset has no label: give y"):
         quick("mlp").fit(data)
-    with pytest.raises(ValueError, match="n_workers=2: samples of a Dataset or a loader"):
-        quick("mlp", n_workers=2).fit(data, y)
     with pytest.raises(ValueError, match="loader is for a list of paths"):
         quick("mlp", loader=read_row).fit(data, y)
     with pytest.raises(ValueError, match=r"samples of shape \(2,\), but .* with \(6,\)"):
@@ -401,6 +399,51 @@ def test_frozen_parts_and_tokens_work_in_ranks():
     assert torch.equal(model.module_.words.weight, network.words.weight)
     assert torch.equal(model.module_.norm.running_mean, network.norm.running_mean)
     assert not torch.equal(model.module_.head.weight, network.head.weight)
+
+
+def test_ranks_read_files_and_datasets_themselves(rows, tmp_path):
+    X, y = rows
+    np.save(tmp_path / "X.npy", np.vstack([X[:5], X]))
+    mapped = np.load(tmp_path / "X.npy", mmap_mode="r")[5:]  # not from the beginning of the file
+    model = quick("mlp", n_workers=2, classes_per_batch=2)
+    expected = clone(model).fit(X, y).transform(X)
+    assert_array_equal(clone(model).fit(mapped, y).transform(X), expected)
+    assert_array_equal(clone(model).fit(Counted(X, y), y).transform(X), expected)
+
+
+def test_where_the_rows_of_a_memory_map_are(rows, tmp_path):
+    X, _ = rows
+    path = tmp_path / "X"
+    X.tofile(path)
+    row = X[0].nbytes
+    mapped = np.memmap(path, np.float32, "r", offset=3 * row, shape=(20, X.shape[1]))
+    for some, offset in ((mapped, 3), (mapped[4:], 7), (mapped.reshape(20, 1, 2, 3)[2:9], 5)):
+        file = find_file(some)
+        assert file.offset == offset * row
+        assert_array_equal(file.open(), some)
+    assert find_file(mapped[::2]) is None
+    assert find_file(X) is None
+    assert find_file(np.memmap(path, np.float32, "c")) is None
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match="a folder that all machines share"):
+        file.open()
+
+
+def test_dask_arrays_are_stored_block_by_block(rows, expected):
+    da = pytest.importorskip("dask.array")
+    X, y = rows
+    largest = []
+
+    def watch(block):
+        largest.append(len(block))
+        return block
+
+    lazy = da.from_array(X, chunks=(20, 4)).map_blocks(watch, meta=X[:0])
+    found = quick("mlp").fit(lazy, da.from_array(y, chunks=50)).transform(X)
+    assert_array_equal(found, expected)
+    assert max(largest) <= 20
+    with pytest.raises(ValueError, match="compute_chunk_sizes"):
+        quick("mlp").fit(lazy[lazy[:, 0] > 0], y)
 
 
 # Mixed precision

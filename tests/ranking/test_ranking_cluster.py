@@ -92,7 +92,7 @@ def test_a_dask_worker_that_dies_costs_time_only(
     assert_same(found, expected)
     np.testing.assert_allclose(found.coef_, expected.coef_, atol=1e-12)
     assert once.exists()
-    cluster_client.wait_for_workers(2, timeout=60)
+    cluster_client.wait_for_workers(2, timeout=200)
 
 
 def test_dask_arrays_whose_partitions_split_queries(cluster_client, data):

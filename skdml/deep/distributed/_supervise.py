@@ -17,7 +17,6 @@ from typing import Any
 
 import joblib
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from ...utils._folders import PrivateFolder, full_disk, open_private
@@ -25,7 +24,9 @@ from ...utils._parallel import find_client
 from ...utils._pickle import cloudpickle
 from ...utils._processes import command_of_child
 from ...utils._torch import seeded_torch
+from ...utils.validation import page_release
 from .._build import Config, build_net
+from .._samples import ReadSamples, find_file
 from .._train import EpochCallback
 from . import world_size
 from ._comm import Heartbeat, process_group
@@ -69,7 +70,7 @@ class LocalRanks:
     Parameters
     ----------
     data : tuple
-        Job, samples and codes.
+        Job, samples and codes: arrays, or bytes of what is pickled.
     size : int
         The number of ranks.
     port : int or None
@@ -92,11 +93,12 @@ class LocalRanks:
         self._shared = self._private.path
         self.checkpoints = Checkpoints(self._shared)
         try:
-            job, *arrays = data
-            write_whole(self._shared / "job", job)
-            for name, array in zip(("samples.npy", "codes.npy"), arrays, strict=True):
-                with open_private(self._shared / name) as file:
-                    np.save(file, array)
+            for name, part in zip(("job", "samples", "codes"), data, strict=True):
+                if isinstance(part, bytes):
+                    write_whole(self._shared / name, part)
+                    continue
+                with open_private(self._shared / f"{name}.npy") as file:
+                    np.save(file, part)
         except BaseException:
             self.close()
             raise
@@ -229,7 +231,7 @@ def _how_ended(status):
 
 
 def train_ranks(
-    config: Config, samples: torch.Tensor, codes: NDArray, progress: Any
+    config: Config, X: Any, samples: Any, codes: NDArray, progress: Any
 ) -> tuple[Any, dict[str, Any]]:
     """Train on several ranks, of which this process may be one.
 
@@ -237,7 +239,10 @@ def train_ranks(
     ----------
     config : Config
         With the options of distributed training.
-    samples, codes : tensor, array
+    X : array or ReadSamples
+        The samples as they came. Ranks map the file of a memory map themselves, and read samples
+        of a Dataset or a loader themselves.
+    samples, codes : tensor or ReadSamples, array
         Samples and class numbers.
     progress : FitProgress
         Told of each epoch.
@@ -255,9 +260,9 @@ def train_ranks(
             "or coreset at None."
         )
     if world_size() > 1:
-        result = _train_in_group(config, samples, codes, progress)
+        result = _train_in_group(config, samples, codes, progress, release=page_release(X))
     else:
-        result = _launch(config, samples, codes, progress)
+        result = _launch(config, X, samples, codes, progress)
         for category, message in result["warnings"]:
             warnings.warn(message, category, stacklevel=4)
     n_batches = len(result["history"][0]["batches"])
@@ -270,25 +275,28 @@ def train_ranks(
     return net, result["figures"]
 
 
-def _train_in_group(config, samples, codes, progress):
+def _train_in_group(config, samples, codes, progress, release):
     """Train as one of the processes that torchrun has started."""
     with process_group(config.distributed.timeout) as ranks:
-        own = tuple(samples.shape), codes.tolist()
+        own = len(samples), tuple(samples.shape), codes.tolist()
         seed, *of_first = ranks.object_of_first((config.seed, *own))
         if ranks.any(tuple(of_first) != own):
             raise ValueError(
                 "X or y differ between the processes: all must call fit with all of the data, as "
                 "batches are drawn from it by rank."
             )
-        return train_rank(replace(config, seed=seed), samples, codes, progress, ranks)
+        config = replace(config, seed=seed)
+        return train_rank(config, samples, codes, progress, ranks, release=release)
 
 
-def _launch(config, samples, codes, progress):
+def _launch(config, X, samples, codes, progress):
     """Start the ranks on a dask cluster or on this machine, and return the result of rank 0."""
     options = config.distributed
     client = find_client(options.client)
     _warn_of_idle_ranks(config, codes, joblib.cpu_count() if client is None else None)
-    data = make_job(config), samples.numpy(), codes
+    source = X if isinstance(X, ReadSamples) else find_file(X)
+    stored = samples.numpy() if source is None else _pickled("X", source, options.n_workers)
+    data = make_job(config), stored, codes
     ranks: Any
     if client is None:
         ranks = LocalRanks(data, options.n_workers, options.port)
@@ -326,19 +334,23 @@ def _warn_of_idle_ranks(config, codes, n_cores):
 
 def make_job(config: Config) -> bytes:
     """Return a configuration as bytes, for other processes."""
+    n_workers = config.distributed.n_workers
     try:
         return cloudpickle.dumps(config)
-    except Exception as error:
+    except Exception:
         params = {each.name: getattr(config, each.name) for each in fields(config)}
         for name, value in {**params, **params.pop("part_params")}.items():
-            try:
-                cloudpickle.dumps(value)
-            except Exception:
-                raise TypeError(
-                    f"{name} cannot be sent to other processes, as "
-                    f"n_workers={config.distributed.n_workers} needs: {error}"
-                ) from error
+            _pickled(name, value, n_workers)
         raise
+
+
+def _pickled(name, value, n_workers):
+    try:
+        return cloudpickle.dumps(value)
+    except Exception as error:
+        raise TypeError(
+            f"{name} cannot be sent to other processes, as n_workers={n_workers} needs: {error}"
+        ) from error
 
 
 def _supervise(ranks, max_restarts, timeout, progress):

@@ -34,7 +34,9 @@ from ...utils._folders import open_private
 from ...utils._pickle import cloudpickle
 from ...utils._processes import end_with_parent
 from ...utils._torch import seeded_torch
+from ...utils.validation import page_release
 from .._build import Config, build_training
+from .._samples import ReadSamples, as_tensor
 from .._train import LossModule, MetricNet, train
 from ._comm import CHANNELS, START_SECONDS, Heartbeat, Ranks, is_communication_error, process_group
 from ._sync import ring_distance
@@ -296,14 +298,14 @@ def train_rank(
     ----------
     config : Config
         The same on all ranks.
-    samples, codes : tensor, array
+    samples, codes : tensor or ReadSamples, array
         All samples and class numbers, the same on all ranks.
     progress : Progress
         Told of each epoch.
     ranks : Ranks
         The processes.
     **resume
-        `checkpoints` and `first_epoch` of `RankNet`.
+        `checkpoints` and `first_epoch` of `RankNet`, and `release` of `build_training`.
 
     Returns
     -------
@@ -352,10 +354,11 @@ def _run_rank(folder, shared, rank, first_epoch):
         _await_address(folder)
         config = cloudpickle.loads((shared / "job").read_bytes())
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
-        samples = torch.from_numpy(np.load(shared / "samples.npy", mmap_mode="c"))
+        samples, release = _open_samples(shared, config.sample_shape)
         codes = np.load(shared / "codes.npy")
         heartbeat, progress = Heartbeat(folder / f"heartbeat-{rank}"), RankProgress(folder, rank)
         resume = {"checkpoints": Checkpoints(shared), "first_epoch": first_epoch}
+        resume["release"] = release
         with process_group(config.distributed.timeout, heartbeat) as ranks:
             result = train_rank(config, samples, codes, progress, ranks, **resume)
             if rank == 0:
@@ -367,6 +370,17 @@ def _run_rank(folder, shared, rank, first_epoch):
             return full.errno or 1
         return 1
     return 0
+
+
+def _open_samples(shared, sample_shape):
+    """Return all samples, and what releases the pages of a file."""
+    if not (shared / "samples").exists():
+        return torch.from_numpy(np.load(shared / "samples.npy", mmap_mode="c")), None
+    source = cloudpickle.loads((shared / "samples").read_bytes())
+    if isinstance(source, ReadSamples):
+        return source, None
+    mapped = source.open()
+    return as_tensor(mapped, sample_shape), page_release(mapped)
 
 
 def _report(error):
