@@ -100,6 +100,8 @@ def test_as_many_rows_as_asked_for():
         assert len(indices) == size
         assert len(np.unique(y[indices])) == 7
     assert len(wasserstein_coreset(X, y, 0.001)[0]) == 7
+    rare = np.repeat([0, 1, 2], [290, 6, 4])
+    assert rare[wasserstein_coreset(X, rare, 4)[0]].tolist() == [0, 0, 1, 2]
     with pytest.raises(ValueError, match="each needs a row"):
         wasserstein_coreset(X, y, 6)
 
