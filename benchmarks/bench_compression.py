@@ -16,8 +16,8 @@ from benchmarks.harness import Column, Report, Target
 REPEATS = 1
 PARTS = ("traffic", "link", "quality")
 COMPRESSIONS = (None, "fp16", "powersgd")
-# The most bytes, as a share of those of plain all-reduce.
-MOST = {"fp16": 0.5, "powersgd": 0.02}
+# The most bytes, as a share of those of plain all-reduce: half, to two digits, and a fiftieth.
+MOST = {"fp16": 0.505, "powersgd": 0.02}
 
 
 def add_arguments(parser):
