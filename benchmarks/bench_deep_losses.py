@@ -16,7 +16,7 @@ FEATURES, USED, PER_CLASS = 1024, 32, 5
 SIZES = (80, 160, 320, 640)
 KINDS = ("trained", "untrained", "solved")
 MINED, SEMI_HARD = "PML multi-similarity + miner", "PML triplet semi-hard"
-ROBUST = ("dro-topk", "dro-topk-pn", "dro-kl", "dro-kl-g", "dro-max", "dro-variance")
+ROBUST = ("dro-topk", "dro-topk-pn", "dro-kl", "dro-kl-ball", "dro-kl-g", "dro-max", "dro-variance")
 DRAWN = (MINED, SEMI_HARD, "triplet semi-hard", *ROBUST[:4], "multi-similarity, mined")
 
 

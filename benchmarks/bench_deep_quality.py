@@ -24,7 +24,7 @@ REPEATS = 1
 SEEDS = (0, 1, 2)
 PARTS = ("default", "losses", "ratio", "k", "tables")
 BASE = "multi-similarity"
-ROBUST = ("dro-topk", "dro-topk-pn", "dro-kl", "dro-kl-g", "dro-max", "dro-variance")
+ROBUST = ("dro-topk", "dro-topk-pn", "dro-kl", "dro-kl-ball", "dro-kl-g", "dro-max", "dro-variance")
 LOSSES = {
     BASE: {},
     "contrastive": {},

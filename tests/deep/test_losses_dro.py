@@ -12,7 +12,13 @@ from scipy.optimize import minimize  # noqa: E402
 from skdml.deep import losses  # noqa: E402
 from skdml.deep.losses import get_loss  # noqa: E402
 from skdml.deep.losses._core import masked_softmax  # noqa: E402
-from skdml.deep.losses._dro import _kl_of_groups, _top_k, ball_weights, kl_weights  # noqa: E402
+from skdml.deep.losses._dro import (  # noqa: E402
+    _kl_of_groups,
+    _top_k,
+    ball_weights,
+    kl_ball_weights,
+    kl_weights,
+)
 from tests.deep.loss_toys import (  # noqa: E402
     distances_of,
     gradient_of,
@@ -176,16 +182,46 @@ def test_a_small_ball_adds_the_standard_deviation(seed):
     assert value.item() == pytest.approx(values.mean() + math.sqrt(0.1) * values.std())
 
 
-def test_a_ball_around_equal_losses_is_their_mean():
+@pytest.mark.parametrize("worst", [ball_weights, kl_ball_weights])
+def test_a_ball_around_equal_losses_is_their_mean(worst):
     values, mask = as_row(np.full(5, 0.3))
-    value, weights = ball_weights(values, mask, 1.0)
+    value, weights = worst(values, mask, 1.0)
     assert value.item() == pytest.approx(0.3)
     assert np.allclose(weights.numpy(), 0.2)
 
 
-def test_ties_share_the_corner_of_a_large_ball():
+@pytest.mark.parametrize("radius", [0.01, 0.2, 1.0, 50.0])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_weights_are_the_worst_within_the_ball_of_a_divergence(seed, radius):
+    values = random_losses(seed)
+    n = len(values)
+
+    def divergence(p):
+        return np.sum(p * np.log(np.maximum(n * p, 1e-300)))
+
+    ball = {
+        "type": "ineq",
+        "fun": lambda p: radius - divergence(p),
+        "jac": lambda p: -(np.log(np.maximum(n * p, 1e-300)) + 1),
+    }
+    best = solve(lambda p: p @ values, lambda p: values, np.full(n, 1 / n), [(1e-9, 1)] * n, [ball])
+    value, weights = kl_ball_weights(*as_row(values), radius)
+    weights = weights.numpy().ravel()
+    assert value.item() == pytest.approx(best @ values, abs=1e-6)
+    assert weights.sum() == pytest.approx(1)
+    assert weights @ values == pytest.approx(value.item())
+    assert divergence(weights) <= radius + 1e-9
+    # and those of the penalty with the gamma that is found
+    if radius < math.log(n) - 1e-3:
+        high, low = np.sort(values)[[-1, 0]]
+        gamma = (high - low) / math.log(weights[values.argmax()] / weights[values.argmin()])
+        assert np.allclose(weights, kl_weights(*as_row(values), gamma)[1].numpy().ravel())
+
+
+@pytest.mark.parametrize("worst", [ball_weights, kl_ball_weights])
+def test_ties_share_the_corner_of_a_large_ball(worst):
     values, mask = as_row([0.1, 0.9, 0.2, 0.9])
-    value, weights = ball_weights(values, mask, 100.0)
+    value, weights = worst(values, mask, 100.0)
     assert value.item() == pytest.approx(0.9)
     assert np.allclose(weights.numpy(), [[0, 0.5, 0, 0.5]])
 
@@ -361,7 +397,7 @@ def hinge(similarities, positive):
     return (0.2 + torch.where(positive, 0.5 - similarities, similarities - 0.5)).relu()
 
 
-@pytest.mark.parametrize("name", ["topk", "topk-pn", "kl", "kl-g", "max", "variance"])
+@pytest.mark.parametrize("name", ["topk", "topk-pn", "kl", "kl-ball", "kl-g", "max", "variance"])
 def test_a_pair_loss_of_the_user_is_differentiated(name):
     embeddings, labels = make_batch(seed=1)
     own, known = losses.DROLoss(name, pair_loss=hinge), losses.DROLoss(name)

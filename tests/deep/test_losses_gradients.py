@@ -37,6 +37,7 @@ CASES = [
     ("dro-kl", {"gamma": 0.01}),
     ("dro-kl", {"sample": 6}),
     ("dro-kl-g", {"gamma": (0.5, 0.02), "null_loss": 0.1}),
+    ("dro-kl-ball", {"radius": 0.5}),
     ("dro-variance", {"radius": 0.1}),
     ("dro-variance", {"radius": 10.0, "margin": 1.0}),
     ("multi-similarity", {"miner": "multi-similarity"}),

@@ -27,6 +27,9 @@ from ._core import (
 )
 from ._pairs import binomial_terms, margin_terms
 
+# Halvings of an interval of logarithms: enough for double precision.
+_BISECTIONS = 60
+
 
 @lru_cache(maxsize=4)
 def _upper_places(size, device):
@@ -173,6 +176,42 @@ def _variance(losses, derivative, positive, negative, *, radius=1.0):
     return value, weights.mul_(derivative)
 
 
+def kl_ball_weights(losses: Tensor, mask: Tensor, radius: float) -> tuple[Tensor, Tensor]:
+    """Maximise sum p l over p with KL(p || uniform) of at most the radius.
+
+    The optimum is p proportional to exp(l / gamma) with the gamma at which the divergence, which
+    falls with gamma, is the radius; equal weights of the largest losses, where they are inside.
+    """
+    weights = torch.zeros_like(losses)
+    values = losses[mask].double()
+    if len(values) == 0:
+        return losses.new_zeros(()), weights
+    gaps = values - values.max()
+    shares = (gaps == 0) / (gaps == 0).sum(dtype=torch.float64)
+
+    def divergence(shares):
+        return torch.special.xlogy(shares, shares * len(shares)).sum().item()
+
+    if divergence(shares) > radius:
+        # Between these, on a logarithmic scale: the divergence is at most (range / gamma)^2 / 8.
+        scale = -gaps.min().item()
+        low, high = math.log(scale) - 40, math.log(scale) - 0.5 * math.log(8 * radius)
+        for _ in range(_BISECTIONS):
+            middle = (low + high) / 2
+            inside = divergence(torch.softmax(gaps / math.exp(middle), 0)) <= radius
+            low, high = (low, middle) if inside else (middle, high)
+        shares = torch.softmax(gaps / math.exp(high), 0)
+    weights[mask] = shares.to(losses.dtype)
+    return (shares @ values).to(losses.dtype), weights
+
+
+def _kl_ball(losses, derivative, positive, negative, *, radius=1.0):
+    """Weights of the ball of a Kullback-Leibler divergence over all pairs with a loss."""
+    mask = (positive | negative) & (losses > 0)
+    value, weights = kl_ball_weights(losses, mask, radius)
+    return value, weights.mul_(derivative)
+
+
 def _by_function(losses, derivative, positive, negative, *, weights):
     """Weights of a user's function of pair losses."""
     rows, columns = (positive | negative).triu(1).nonzero(as_tuple=True)
@@ -198,6 +237,7 @@ WEIGHTS: dict[str, Callable[..., Term]] = {
     "topk": _top_k,
     "topk-pn": _top_k_of_each_sign,
     "kl": _kl,
+    "kl-ball": _kl_ball,
     "kl-g": _kl_of_groups,
     "max": _maximum,
     "variance": _variance,
@@ -226,7 +266,9 @@ class DROLoss(SimilarityLoss):
           :math:`\gamma \log \frac{1}{n} \sum e^{l/\gamma}`. A small `gamma` (0.1) looks at the
           largest losses alone, a large one at the mean. With `sample`, so many pairs are drawn from
           these weights with torch's global generator.
-        - "kl-g": the same within the pairs of one anchor and one sign, mean over anchors; `gamma`
+        - "kl-ball": the same weights, with the gamma at which their divergence
+          :math:`\sum p \log(n p)` is `radius` (1): a set of weights, where "kl" is a penalty.
+        - "kl-g": as "kl" within the pairs of one anchor and one sign, mean over anchors; `gamma`
           is one number or one for each sign, (0.5, 0.02). `null_loss` is the loss of one more
           pair in every group, which has no gradient: a group with smaller losses weighs less. When
           all pairs have a loss, gamma=1 is the lifted-structure loss up to a constant, and with a
