@@ -54,18 +54,22 @@ class Columns:
 
     def decode(self, Z: NDArray) -> NDArray:
         """Return scaled rows in the units of the training rows, and of the same kind."""
-        X = Z.astype(np.float64) * self.scale + self.center
-        if self.knots is not None:
-            X = _through(X, [(scores, values) for values, scores in self.knots])
-        X = np.where(self.is_integer, np.round(X), X)
+        X = self._in_units(Z)
         for j, values in self.repeated.items():
             size = np.maximum(1, np.abs(Z[..., j])) * self.scale[j]
             X[..., j] = _snap(X[..., j], values, _SAME_VALUE * size)
-        return np.clip(X, self.lower, self.upper)
+        return X
+
+    def _in_units(self, Z):
+        """Return scaled rows in the units of the training rows, up to rounding in float32."""
+        X = Z.astype(np.float64) * self.scale + self.center
+        if self.knots is not None:
+            X = _through(X, [(scores, values) for values, scores in self.knots])
+        return np.clip(np.where(self.is_integer, np.round(X), X), self.lower, self.upper)
 
     def project(self, Z: NDArray) -> NDArray:
         """Return scaled rows moved to values that their columns can have."""
-        return self.encode(self.decode(Z))
+        return self.encode(self._in_units(Z))
 
 
 def _snap(x, values, tolerance):
