@@ -10,6 +10,7 @@ from scipy.special import ndtri
 
 # Scaled values whose difference is less than this share are the same in float32.
 _SAME_VALUE = 2e-7
+_MOST_LOOKED_AT = 5000
 # Of a column, by quantiles.
 _N_KNOTS = 1000
 # With scaling="auto", columns share a scale unless the widest is so much wider than the median.
@@ -102,7 +103,11 @@ def normal_scores(X: NDArray) -> list[tuple[NDArray, NDArray]]:
 
 
 def mean_deviation(X: NDArray) -> float:
-    """Return the mean absolute deviation from the median of each column, over all columns."""
+    """Return the mean absolute deviation from the median of each column, over all columns.
+
+    Of many rows, some that are spread over all are looked at.
+    """
+    X = X[:: max(1, len(X) // _MOST_LOOKED_AT)]
     return float(np.abs(X - np.median(X, axis=0)).mean())
 
 
@@ -148,7 +153,8 @@ def learn_columns(X: NDArray, scaling: str = "auto") -> Columns:
     else:
         unit = 1.0
         center, scale = np.where(varies, X.mean(axis=0), low), np.where(varies, X.std(axis=0), 1)
-    is_integer = (np.round(X) == X).all(axis=0)
+    is_integer = np.array([(np.round(x) == x).all() for x in X[:_N_KNOTS].T])
+    is_integer[is_integer] = (np.round(X[:, is_integer]) == X[:, is_integer]).all(axis=0)
     repeated = _repeated(X, is_integer) if knots is None else {}
     lower = np.where((low == X).sum(axis=0) > 1, low, np.where(low >= 0, 0.0, -np.inf))
     upper = np.where((high == X).sum(axis=0) > 1, high, np.where(high <= 0, 0.0, np.inf))

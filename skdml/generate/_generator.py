@@ -109,17 +109,17 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
         Columns of numbers whose values are categories. Text, booleans and categories of a frame
         are so by their dtype.
     max_iter : int or "auto", default="auto"
-        Updates of the network; "auto" is for a flow ten for each row, but 300 at least and 3,000
+        Updates of the network; "auto" is for a flow ten for each row, but 300 at least and 5,000
         at most, and 1,500 with critics.
     batch_size : int or "auto", default="auto"
         Rows of each critic in an update; a critic with fewer rows takes all of them. With `debias`
-        they are two independent batches. "auto" is 256 with a flow or the Euclidean cost and 64
-        with others. Generated points are as many: only batches of one size are comparable. With the
+        they are two independent batches. "auto" is 128 with a flow, 256 with the Euclidean cost
+        and 64 with others. Generated points are as many: only batches of one size are comparable. With the
         squared cost they are three times as many.
     lr : float or "auto", default="auto"
         The learning rate of the network, which falls to zero along a cosine unless the cost is
-        learned. "auto" is 0.004 with the squared cost and 0.002 with others. Critics have a
-        quarter of it.
+        learned. "auto" is 0.003 with a flow, 0.004 with the squared cost and 0.002 with others.
+        Critics have a quarter of it.
     device : str, default="auto"
         Where networks are trained: "cpu", "cuda", or any device of torch; "auto" is a GPU where
         there is one. Those of the fitted estimator are on the CPU; `sample` draws where

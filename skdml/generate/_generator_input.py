@@ -89,10 +89,10 @@ def check_table(layout: Layout, table: Sequence[NDArray], n_least: int) -> None:
             check_scale(column[~np.isnan(column)][:, None])
 
 
-def choose_rows(n_rows: int, sample_weight: Any) -> tuple[NDArray, NDArray | None]:
+def choose_rows(n_rows: int, sample_weight: Any) -> tuple[NDArray | slice, NDArray | None]:
     """Return the rows that count, and their weights, None where these are the same."""
     if sample_weight is None:
-        return np.arange(n_rows), None
+        return slice(None), None
     weights = check_weights(sample_weight, "sample_weight", n_rows)
     chosen = np.flatnonzero(weights > 0)
     weights = weights[chosen]
@@ -101,7 +101,7 @@ def choose_rows(n_rows: int, sample_weight: Any) -> tuple[NDArray, NDArray | Non
     return chosen, weights / weights.mean() if np.ptp(weights) else None
 
 
-def learn_target(y: Any, n_rows: int, chosen: NDArray) -> tuple[TableEncoder, NDArray]:
+def learn_target(y: Any, n_rows: int, chosen: NDArray | slice) -> tuple[TableEncoder, NDArray]:
     """Return the encoder of classes or numbers, and those of the chosen rows."""
     values = _values(y)
     if len(values) != n_rows:

@@ -18,11 +18,6 @@ from skdml.generate._flow import (  # noqa: E402
 )
 
 
-@pytest.fixture(autouse=True)
-def few_samples_calibrate(monkeypatch):
-    monkeypatch.setattr("skdml.generate._generator._N_CALIBRATION", 1000)
-
-
 def ring(n_samples, seed):
     """Return rows on two rings, and the ring of each."""
     rng = np.random.default_rng(seed)
@@ -208,6 +203,16 @@ def test_conditions(monkeypatch):
         model.sample(2, random_state=0, conditions={"n": 9})
     with pytest.raises(ValueError, match="y needs a fit with y"):
         model.sample(2, y="a")
+
+
+def test_conditions_within_a_class():
+    rng = np.random.default_rng(0)
+    y = rng.integers(2, size=200)
+    frame = pandas.DataFrame({"c": rng.choice(list("ab"), 200), "x": rng.normal(size=200) + 6 * y})
+    model = quick(max_iter=60).fit(frame, y)
+    samples = [model.sample(50, random_state=0, y=c, conditions={"c": "a"}) for c in (0, 1)]
+    assert all((one["c"] == "a").all() for one in samples)
+    assert samples[0]["x"].mean() < 2 < 4 < samples[1]["x"].mean()
 
 
 def test_blocks_do_not_change_the_rows(monkeypatch):
