@@ -114,8 +114,8 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
     batch_size : int or "auto", default="auto"
         Rows of each critic in an update; a critic with fewer rows takes all of them. With `debias`
         they are two independent batches. "auto" is 128 with a flow, 256 with the Euclidean cost
-        and 64 with others. Generated points are as many: only batches of one size are comparable. With the
-        squared cost they are three times as many.
+        and 64 with others. Generated points are as many: only batches of one size are comparable.
+        With the squared cost they are three times as many.
     lr : float or "auto", default="auto"
         The learning rate of the network, which falls to zero along a cosine unless the cost is
         learned. "auto" is 0.003 with a flow, 0.004 with the squared cost and 0.002 with others.
