@@ -153,7 +153,7 @@ def learn_columns(X: NDArray, scaling: str = "auto") -> Columns:
     else:
         unit = 1.0
         center, scale = np.where(varies, X.mean(axis=0), low), np.where(varies, X.std(axis=0), 1)
-    is_integer = np.array([(np.round(x) == x).all() for x in X[:_N_KNOTS].T])
+    is_integer = (np.round(X[:_MOST_LOOKED_AT]) == X[:_MOST_LOOKED_AT]).all(axis=0)
     is_integer[is_integer] = (np.round(X[:, is_integer]) == X[:, is_integer]).all(axis=0)
     repeated = _repeated(X, is_integer) if knots is None else {}
     lower = np.where((low == X).sum(axis=0) > 1, low, np.where(low >= 0, 0.0, -np.inf))
