@@ -33,7 +33,7 @@ from ._generator_networks import VelocityNetwork
 
 _LR, _BATCH_SIZE = 0.003, 128
 # Updates: so many for each row, as more would learn few rows by heart, within bounds.
-_UPDATES_PER_ROW, _FEWEST_UPDATES, _MOST_UPDATES = 4, 300, 5000
+_UPDATES_PER_ROW, _FEWEST_UPDATES, _MOST_UPDATES = 4, 150, 5000
 # Of the time, as sines and cosines.
 _N_WAVES = 4
 # Steps of Heun's method from noise to a row.
