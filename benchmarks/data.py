@@ -27,6 +27,8 @@ SOURCES = {
     "omniglot": "the images from github.com/brendenlake/omniglot, and write images28 (uint8, of "
     "shape (n_samples, 28, 28), 255 for ink), character (the class) and train (bool: alphabets to "
     "train on) with numpy.savez",
+    "images": "pictures of CIFAR-100 from cs.toronto.edu/~kriz/cifar.html, and write X (uint8, of "
+    "shape (n_samples, 32, 32, 3)) and y with numpy.savez",
     "letor_mq2008": f"S1.txt to S5.txt of MQ2008 (supervised ranking) from {LETOR_PAGE}",
     "letor_ohsumed": f"S1.txt to S5.txt of OHSUMED (query-level normalised) from {LETOR_PAGE}",
     "microarray": "the set from github.com/ramhiser/datamicroarray, and write X and y with "
@@ -85,6 +87,14 @@ def load_mnist(subset, folder="mnist"):
 def load_fashion_mnist(subset):
     """Return clothes of 10 classes, in the format of `load_mnist`."""
     return load_mnist(subset, "fashion_mnist")
+
+
+def load_colour_images(subset):
+    """Return 4,000 pictures of CIFAR-100 as rows of 3 x 32 x 32 in [0, 1]; "test" has a quarter."""
+    path = locate("images", "cifar100_raw.npz")
+    X, y = read_npz(path, ("X", "y")).values()
+    chosen = (np.arange(len(X)) % 4 == 0) == (subset == "test")
+    return _unit_interval(X[chosen].transpose(0, 3, 1, 2)), y[chosen].astype(np.int64)
 
 
 def load_omniglot(subset):

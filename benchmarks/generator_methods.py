@@ -88,7 +88,7 @@ def ours(frame, n_samples, seed, quick, **params):
     model = WassersteinGenerator(random_state=seed, **params)
     model.fit(frame.drop(columns="target"), frame["target"])
     y = np.random.default_rng(seed).choice(frame["target"].to_numpy(), n_samples)
-    return model.sample(n_samples, random_state=seed, y=y).assign(target=y)
+    return model.sample(n_samples, random_state=seed, y=y).assign(target=y)[list(frame.columns)]
 
 
 def encoded(method):

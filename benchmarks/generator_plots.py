@@ -20,10 +20,11 @@ def plot(report, figure):
     for place, measure in enumerate(("precision", "recall", "coverage")):
         draw_by_critics(axes[2], of_part["critics"], measure, PALETTE[place + 2], measure)
     axes[2].set_ylabel("quality, digits")
+    digits = [row for row in of_part["images"] if row["data"] == "mnist"]
     for rule, colour in ((BY_UPDATES, PALETTE[0]), (BY_TIME, PALETTE[5])):
-        rows = [row for row in of_part["images"] if row["n_critics"] and row["rule"] == rule]
+        rows = [row for row in digits if row["n_critics"] and row["rule"] == rule]
         draw_by_critics(axes[3], rows, "distance", colour, f"{rule} as {BASE}")
-    for row in of_part["images"]:
+    for row in digits:
         if row["method"] == BASE:
             axes[3].axhline(row["distance"], color=PALETTE[7], ls="--", lw=1, label=BASE)
     axes[3].set_ylabel("Frechet distance, MNIST")

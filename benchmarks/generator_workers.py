@@ -96,7 +96,9 @@ def predict_rows(rows):
         fits = [
             row
             for row in rows
-            if row["part"] == part and row.get("n_critics") and row.get("rule") != BY_TIME
+            if (row["part"], row["data"]) == (part, data)
+            and row.get("n_critics")
+            and row.get("rule") != BY_TIME
         ]
         workers = [
             row

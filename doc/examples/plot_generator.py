@@ -111,6 +111,6 @@ axes.legend(frameon=False, fontsize=8, ncols=3)
 plt.show()
 
 # %%
-# Forest and neighbours gain as much from drawn rows as from rows between two eights, and more than
-# from weights; for the logistic regression drawn rows are the only ones that do no harm. Rows
-# between two others take no training: compare the ways on your own data.
+# Forest and neighbours gain about as much from drawn rows as from rows between two eights, and more
+# than from weights; for the logistic regression drawn rows are the only ones that do no harm, by a
+# hair. Rows between two others take no training: compare the ways on your own data.

@@ -10,6 +10,7 @@ from scipy.special import ndtri
 
 # Scaled values whose difference is less than this share are the same in float32.
 _SAME_VALUE = 2e-7
+_MOST_LOOKED_AT = 5000
 # Of a column, by quantiles.
 _N_KNOTS = 1000
 # With scaling="auto", columns share a scale unless the widest is so much wider than the median.
@@ -54,18 +55,22 @@ class Columns:
 
     def decode(self, Z: NDArray) -> NDArray:
         """Return scaled rows in the units of the training rows, and of the same kind."""
-        X = Z.astype(np.float64) * self.scale + self.center
-        if self.knots is not None:
-            X = _through(X, [(scores, values) for values, scores in self.knots])
-        X = np.where(self.is_integer, np.round(X), X)
+        X = self._in_units(Z)
         for j, values in self.repeated.items():
             size = np.maximum(1, np.abs(Z[..., j])) * self.scale[j]
             X[..., j] = _snap(X[..., j], values, _SAME_VALUE * size)
-        return np.clip(X, self.lower, self.upper)
+        return X
+
+    def _in_units(self, Z):
+        """Return scaled rows in the units of the training rows, up to rounding in float32."""
+        X = Z.astype(np.float64) * self.scale + self.center
+        if self.knots is not None:
+            X = _through(X, [(scores, values) for values, scores in self.knots])
+        return np.clip(np.where(self.is_integer, np.round(X), X), self.lower, self.upper)
 
     def project(self, Z: NDArray) -> NDArray:
         """Return scaled rows moved to values that their columns can have."""
-        return self.encode(self.decode(Z))
+        return self.encode(self._in_units(Z))
 
 
 def _snap(x, values, tolerance):
@@ -98,7 +103,11 @@ def normal_scores(X: NDArray) -> list[tuple[NDArray, NDArray]]:
 
 
 def mean_deviation(X: NDArray) -> float:
-    """Return the mean absolute deviation from the median of each column, over all columns."""
+    """Return the mean absolute deviation from the median of each column, over all columns.
+
+    Of many rows, some that are spread over all are looked at.
+    """
+    X = X[:: max(1, len(X) // _MOST_LOOKED_AT)]
     return float(np.abs(X - np.median(X, axis=0)).mean())
 
 
@@ -144,7 +153,8 @@ def learn_columns(X: NDArray, scaling: str = "auto") -> Columns:
     else:
         unit = 1.0
         center, scale = np.where(varies, X.mean(axis=0), low), np.where(varies, X.std(axis=0), 1)
-    is_integer = (np.round(X) == X).all(axis=0)
+    is_integer = (np.round(X[:_MOST_LOOKED_AT]) == X[:_MOST_LOOKED_AT]).all(axis=0)
+    is_integer[is_integer] = (np.round(X[:, is_integer]) == X[:, is_integer]).all(axis=0)
     repeated = _repeated(X, is_integer) if knots is None else {}
     lower = np.where((low == X).sum(axis=0) > 1, low, np.where(low >= 0, 0.0, -np.inf))
     upper = np.where((high == X).sum(axis=0) > 1, high, np.where(high <= 0, 0.0, np.inf))

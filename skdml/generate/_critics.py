@@ -51,6 +51,8 @@ class CriticSettings:
     n_codes : int, default=0
         The last so many columns of rows and points are codes that these are conditioned on. A
         network does not see them; they are compared as they are, beside its features.
+    device : str, default="cpu"
+        Where the network is.
     """
 
     make_network: Callable[[], torch.nn.Module] | None
@@ -60,6 +62,7 @@ class CriticSettings:
     lr: float
     seed: int
     n_codes: int = 0
+    device: str = "cpu"
 
 
 class Part(NamedTuple):
@@ -137,10 +140,11 @@ class Critic:
         if settings.make_network is None:
             return
         with seeded_torch(self._seed(0, 0)):
-            self.network = bound_slopes(settings.make_network()).train()
+            self.network = bound_slopes(settings.make_network()).to(settings.device).train()
         self._optimizer = make_optimizer(self.network, settings.lr, maximize=True)
         if checkpoint is not None:
-            state = torch.load(io.BytesIO(checkpoint), weights_only=True)
+            file = io.BytesIO(checkpoint)
+            state = torch.load(file, map_location=settings.device, weights_only=True)
             self.network.load_state_dict(state["network"])
             self._optimizer.load_state_dict(state["optimizer"])
 
@@ -275,8 +279,9 @@ class Critic:
         """Return features of rows and points, or without a network the two as they are."""
         if self.network is None:
             return np.concatenate([rows, points], dtype=np.float64)
-        self._points: Any = torch.tensor(points, requires_grad=True)
-        inputs = torch.cat([torch.from_numpy(rows), self._points])
+        device = self.settings.device
+        self._points: Any = torch.tensor(points, device=device, requires_grad=True)
+        inputs = torch.cat([torch.from_numpy(rows).to(device), self._points])
         n_columns = inputs.shape[1] - self.settings.n_codes
         with seeded_torch(seed):  # for random layers, such as dropout
             features = self.network(inputs[:, :n_columns]).flatten(1)
@@ -297,9 +302,9 @@ class Critic:
         if self.network is None:
             return slopes[self._n_rows :]
         self._optimizer.zero_grad()
-        self._features.backward(torch.from_numpy(slopes))
+        self._features.backward(torch.from_numpy(slopes).to(self._features.device))
         self._optimizer.step()
-        return self._points.grad.numpy()
+        return self._points.grad.numpy(force=True)
 
 
 def _join(parts):

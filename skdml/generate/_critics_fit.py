@@ -13,13 +13,12 @@ from torch import nn
 
 from .._actors import start_actors
 from ..utils._parallel import find_client
-from ..utils._torch import seeded_torch
+from ..utils._torch import choose_device, seeded_torch
 from ._critics import Critic, CriticSettings
+from ._generator_input import check_batch_size
 from ._generator_networks import fix_weights, make_network, mlp_critic, mlp_generator, try_network
 from ._generator_training import Trained, TrainingPlan, column_spread, train
 
-# Up to so many rows, a batch may be larger than the data.
-_FEW_ROWS = 1000
 # Of each cost: the learning rate, and the rows of a critic in an update; chosen on held-out rows.
 _LR = {"euclidean": 0.002, "squared": 0.004, "learned": 0.002}
 _BATCH_SIZE = {"euclidean": 256, "squared": 64, "learned": 64}
@@ -111,18 +110,8 @@ def make_plan(model: Any, rows: NDArray, n_codes: int, seed: int) -> TrainingPla
         n_potential_steps=model.n_potential_steps if is_shared else None,
         max_iter=_MAX_ITER if model.max_iter == "auto" else model.max_iter,
         seed=seed,
+        device=choose_device(model.device),
     )
-
-
-def check_batch_size(model: Any, n_rows: int, default: int) -> int:
-    """Return the batch size of an estimator; one that is much more than the rows is an error."""
-    batch_size = default if model.batch_size == "auto" else int(model.batch_size)
-    if batch_size > max(n_rows, _FEW_ROWS):
-        raise ValueError(
-            f"batch_size={batch_size} is more than the {n_rows} rows of X: give at most "
-            f"{max(n_rows, _FEW_ROWS)}."
-        )
-    return batch_size
 
 
 def fit_critics(
@@ -193,7 +182,9 @@ def _critic_settings(model, plan, n_columns, n_codes):
         maker = mlp_critic if model.critic_module is None else model.critic_module
         make = functools.partial(make_network, maker, "critic_module", n_features=n_columns)
     lr = _CRITIC_LR_FACTOR * plan.lr
-    return CriticSettings(make, plan.power, plan.debias, plan.batch_size, lr, plan.seed, n_codes)
+    return CriticSettings(
+        make, plan.power, plan.debias, plan.batch_size, lr, plan.seed, n_codes, plan.device
+    )
 
 
 def _make_generator(model, settings, plan, n_columns, n_codes):
@@ -215,7 +206,7 @@ def _attributes(generator, trained, critics, settings, plan, model):
         Critic(number, np.empty((0, 0)), settings, checkpoint=checkpoint).network
         for number, checkpoint in enumerate(critics.checkpoints)
     ]
-    networks = [fix_weights(network) for network in networks if network is not None]
+    networks = [fix_weights(network.cpu()) for network in networks if network is not None]
     if not plan.learned:
         values = np.array(trained.history["wasserstein"])
         values = values if plan.power == 1 else np.sqrt(np.maximum(values, 0))

@@ -12,7 +12,7 @@ import copy
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,9 +21,19 @@ from torch import nn
 
 from ..utils._fit import record
 from ..utils._supervision import draw_weighted
-from ..utils._torch import NotFinite, average_weights, has_finite_weights, seeded_torch
-from ._generator_networks import mlp_velocity
+from ..utils._torch import (
+    NotFinite,
+    average_weights,
+    choose_device,
+    has_finite_weights,
+    seeded_torch,
+)
+from ._generator_input import check_batch_size
+from ._generator_networks import VelocityNetwork
 
+_LR, _BATCH_SIZE = 0.003, 128
+# Updates: so many for each row, as more would learn few rows by heart, within bounds.
+_UPDATES_PER_ROW, _FEWEST_UPDATES, _MOST_UPDATES = 4, 150, 5000
 # Of the time, as sines and cosines.
 _N_WAVES = 4
 # Steps of Heun's method from noise to a row.
@@ -31,7 +41,7 @@ _N_STEPS = 10
 _N_WARM_UP = 50
 # Weights are looked at after so many updates, and kept where they are finite.
 _CHECK_EVERY = 20
-_EMA_DECAY = 0.995
+_EMA_DECAY = 0.998
 # A column whose spread is less than this share of the mean is as narrow as that.
 _LEAST_SPREAD = 0.001
 # The spread of a scaled column, at least: narrower ones would need more steps.
@@ -52,12 +62,27 @@ class FlowPlan:
         Updates.
     seed : int
         Seeds all that is random.
+    device : str, default="cpu"
+        Where the network is trained.
     """
 
     lr: float
     batch_size: int
     max_iter: int
     seed: int
+    device: str = "cpu"
+
+
+def make_flow_plan(model: Any, n_rows: int, seed: int) -> FlowPlan:
+    """Return the parameters of an estimator without "auto"."""
+    max_iter = max(_FEWEST_UPDATES, min(_UPDATES_PER_ROW * n_rows, _MOST_UPDATES))
+    return FlowPlan(
+        lr=_LR if model.lr == "auto" else float(model.lr),
+        batch_size=check_batch_size(model, n_rows, _BATCH_SIZE),
+        max_iter=max_iter if model.max_iter == "auto" else int(model.max_iter),
+        seed=seed,
+        device=choose_device(model.device),
+    )
 
 
 @dataclass
@@ -79,7 +104,8 @@ class FlowTrained:
     error: NotFinite | None = None
 
 
-class Moments(NamedTuple):
+@dataclass(frozen=True)
+class Moments:
     """Means, scales and spreads of columns.
 
     Attributes
@@ -94,6 +120,14 @@ class Moments(NamedTuple):
     means: NDArray
     scales: NDArray
     spreads: NDArray
+
+    def scale(self, rows: NDArray) -> NDArray:
+        """Return centred and scaled columns."""
+        return (rows - self.means) / self.scales
+
+    def unscale(self, rows: NDArray) -> NDArray:
+        """Return columns as they were before they were scaled."""
+        return rows * self.scales + self.means
 
 
 def column_moments(rows: NDArray, blocks: Sequence[slice]) -> Moments:
@@ -115,22 +149,21 @@ def column_moments(rows: NDArray, blocks: Sequence[slice]) -> Moments:
 def make_velocity(n_columns: int, n_codes: int, seed: int) -> nn.Module:
     """Return a new network of `velocity`, whose output is 0."""
     with seeded_torch(seed):
-        return mlp_velocity(n_columns + 2 * _N_WAVES + n_codes, n_columns)
+        return VelocityNetwork(n_columns, 2 * _N_WAVES + n_codes)
 
 
 def _parts(points, times, spreads, codes):
-    """Return the input of the network, the linear velocity, and the scale of what is left of it.
+    """Return the inputs of the network, the linear velocity, and the scale of what is left of it.
 
     Of normal rows with these spreads, points have the variance (1 - t)^2 + t^2 s^2, and velocities
     have the variance s^2 over it around their mean given the point, which is linear.
     """
     variance = (1 - times) ** 2 + (times * spreads) ** 2
     linear = points * (times * spreads**2 - (1 - times)) / variance
-    waves = torch.pi * torch.arange(1, _N_WAVES + 1) * times
-    inputs = [points / variance.sqrt(), waves.sin(), waves.cos()]
-    if codes is not None:
-        inputs.append(codes)
-    return torch.cat(inputs, dim=1), linear, spreads / variance.sqrt()
+    waves = torch.pi * torch.arange(1, _N_WAVES + 1, device=times.device) * times
+    given = [waves.sin(), waves.cos()] + ([] if codes is None else [codes])
+    inputs = points / variance.sqrt(), torch.cat(given, dim=1)
+    return inputs, linear, spreads / variance.sqrt()
 
 
 def velocity(
@@ -142,7 +175,7 @@ def velocity(
 ) -> torch.Tensor:
     """Return the velocity of points: the linear one of normal rows, and what the network adds."""
     inputs, linear, scale = _parts(points, times, spreads, codes)
-    return linear + scale * network(inputs)
+    return linear + scale * network(*inputs)
 
 
 def flow_loss(
@@ -161,7 +194,7 @@ def flow_loss(
     points = (1 - times) * noise + times * rows
     inputs, linear, scale = _parts(points, times, spreads, codes)
     target = (rows - noise - linear) / scale
-    return (spreads * (network(inputs) - target) ** 2).mean()
+    return (spreads * (network(*inputs) - target) ** 2).mean()
 
 
 def train_flow(
@@ -199,11 +232,12 @@ def train_flow(
         The network and its history.
     """
     network = make_velocity(rows.shape[1], 0 if codes is None else codes.shape[1], plan.seed)
+    network.to(plan.device)
     average = average_weights(network, _EMA_DECAY)
     optimizer = torch.optim.Adam(network.parameters(), lr=plan.lr, betas=(0.9, 0.99), fused=True)
     trained, start = FlowTrained(average.module), time.perf_counter()
-    X, S = torch.from_numpy(rows), torch.from_numpy(spreads)
-    C = None if codes is None else torch.from_numpy(codes)
+    X, S = (torch.from_numpy(part).to(plan.device) for part in (rows, spreads))
+    C = None if codes is None else torch.from_numpy(codes).to(plan.device)
     rng, n = np.random.default_rng([plan.seed, 1]), plan.batch_size
     kept, n_kept = copy.deepcopy(average.module.state_dict()), 0
     try:
@@ -215,8 +249,9 @@ def train_flow(
             noise = torch.from_numpy(rng.standard_normal((n, rows.shape[1]), dtype=np.float32))
             # One time in each part of the range: less noise than independent ones.
             times = torch.from_numpy(((np.arange(n) + rng.random(n)) / n).astype(np.float32))
-            batch = X[chosen], noise, times[:, None], S, None if C is None else C[chosen]
-            loss = flow_loss(network, *batch)
+            noise, times = noise.to(plan.device), times[:, None].to(plan.device)
+            given = None if C is None else C[chosen]
+            loss = flow_loss(network, X[chosen], noise, times, S, given)
             value = float(loss.detach())
             if not np.isfinite(value):
                 raise NotFinite(f"the loss was not finite in update {update}")
@@ -238,7 +273,7 @@ def train_flow(
         trained.error = error
         average.module.load_state_dict(kept)
         trained.history = {name: values[:n_kept] for name, values in trained.history.items()}
-    trained.network.eval()
+    trained.network.cpu().eval()
     return trained
 
 
@@ -263,12 +298,13 @@ def integrate(
     samples : ndarray of shape (n_samples, n_columns)
         With scaled columns.
     """
-    points, step = torch.from_numpy(noise), 1 / _N_STEPS
-    given, widths = None if codes is None else torch.from_numpy(codes), torch.from_numpy(spreads)
+    device, step = next(network.parameters()).device, 1 / _N_STEPS
+    points, widths = (torch.from_numpy(part).to(device) for part in (noise, spreads))
+    given = None if codes is None else torch.from_numpy(codes).to(device)
     with torch.no_grad():
         for number in range(_N_STEPS):
-            times = torch.full((len(points), 1), number * step)
+            times = torch.full((len(noise), 1), number * step, device=device)
             first = velocity(network, points, times, widths, given)
             second = velocity(network, points + step * first, times + step, widths, given)
             points = points + 0.5 * step * (first + second)
-    return points.numpy()
+    return points.numpy(force=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from numbers import Integral, Real
 from typing import Any, Self
@@ -10,8 +9,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state, gen_batches
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from ..metrics import energy_distance
@@ -31,42 +29,23 @@ from ..utils._torch import has_finite_weights, warn_not_finite
 from ..utils._typing import MatrixLike, RandomStateLike
 from ..utils.validation import check_scale
 from ._calibration import Calibration, calibrate
-from ._columns import mean_deviation
-from ._critics_fit import check_batch_size, count_latents, fit_critics, make_plan
-from ._flow import FlowPlan, column_moments, integrate, train_flow
+from ._critics_fit import count_latents, fit_critics, make_plan
+from ._flow import Moments, column_moments, integrate, make_flow_plan, train_flow
 from ._frames import is_frame, read_table
 from ._generator_input import (
     check_table,
+    choose_method,
     choose_rows,
     draw_codes,
     encode_target,
+    find_categorical,
     learn_target,
-    make_condition,
 )
+from ._generator_sampling import check_spread, draw_blocks, draw_conditioned
 from ._tables import TableEncoder, learn_table
 
-# Samples whose spread is below the first share of that of the rows have collapsed; above or below
-# the second factor, they are not like the rows.
-_COLLAPSED, _MAX_SPREAD = 0.01, 3.0
-_N_COLLAPSE_SAMPLES, _N_CALIBRATION = 256, 4096
-_BLOCK = 4096
-# Conditions that hold for less than this share of so many rows are too rare.
-_MOST_DRAWS, _LEAST_SHARE = 50_000, 1e-3
-_FLOW_LR, _FLOW_BATCH_SIZE = 0.002, 256
-# Updates of a flow: so many for each row, as more would learn few rows by heart, within bounds.
-_UPDATES_PER_ROW, _FEWEST_UPDATES, _MOST_UPDATES = 10, 300, 3000
-# Parameters of critics, and their defaults.
-_OF_CRITICS = {
-    "latent_dim": 32,
-    "n_critics": 1,
-    "cost": "auto",
-    "coupling": "auto",
-    "debias": "auto",
-    "n_critic_steps": 1,
-    "n_potential_steps": 5,
-    "module": None,
-    "critic_module": None,
-}
+# Samples by which a fit is looked at, and columns of a flow are calibrated.
+_N_LOOK, _N_CALIBRATION = 256, 4096
 
 
 class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstimator):
@@ -130,17 +109,21 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
         Columns of numbers whose values are categories. Text, booleans and categories of a frame
         are so by their dtype.
     max_iter : int or "auto", default="auto"
-        Updates of the network; "auto" is for a flow ten for each row, but 300 at least and 3,000
+        Updates of the network; "auto" is for a flow four for each row, but 150 at least and 5,000
         at most, and 1,500 with critics.
     batch_size : int or "auto", default="auto"
         Rows of each critic in an update; a critic with fewer rows takes all of them. With `debias`
-        they are two independent batches. "auto" is 256 with a flow or the Euclidean cost and 64
-        with others. Generated points are as many: only batches of one size are comparable. With the
-        squared cost they are three times as many.
+        they are two independent batches. "auto" is 128 with a flow, 256 with the Euclidean cost
+        and 64 with others. Generated points are as many: only batches of one size are comparable.
+        With the squared cost they are three times as many.
     lr : float or "auto", default="auto"
         The learning rate of the network, which falls to zero along a cosine unless the cost is
-        learned. "auto" is 0.004 with the squared cost and 0.002 with others. Critics have a
-        quarter of it.
+        learned. "auto" is 0.003 with a flow, 0.004 with the squared cost and 0.002 with others.
+        Critics have a quarter of it.
+    device : str, default="auto"
+        Where networks are trained: "cpu", "cuda", or any device of torch; "auto" is a GPU where
+        there is one. Those of the fitted estimator are on the CPU; `sample` draws where
+        `generator_` is.
     n_jobs : int, default=None
         Processes for the critics; None is 1 unless in a :obj:`joblib.parallel_config` context.
         The result does not depend on it. Each process works on one thread. A flow is trained in
@@ -214,6 +197,7 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
         "max_iter": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
         "batch_size": [Interval(Integral, 2, None, closed="left"), StrOptions({"auto"})],
         "lr": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
+        "device": [str],
         "n_jobs": [Integral, None],
         "client": "no_validation",
         "random_state": ["random_state"],
@@ -232,9 +216,7 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
     _target: TableEncoder | None
     _calibration: Calibration | None
     _codes: NDArray | None
-    _means: NDArray
-    _scales: NDArray
-    _spreads: NDArray
+    _moments: Moments
     _seed: int
 
     def __init__(
@@ -254,6 +236,7 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
         max_iter: int | str = "auto",
         batch_size: int | str = "auto",
         lr: float | str = "auto",
+        device: str = "auto",
         n_jobs: int | None = None,
         client: Any = None,
         random_state: RandomStateLike = None,
@@ -274,6 +257,7 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
         self.max_iter = max_iter
         self.batch_size = batch_size
         self.lr = lr
+        self.device = device
         self.n_jobs = n_jobs
         self.client = client
         self.random_state = random_state
@@ -314,8 +298,8 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
         table = [column[chosen] for column in table]
         seed = int(check_random_state(self.random_state).randint(2**31))
         self._seed = seed
-        self.method_ = self._choose_method()
-        categorical = self._find_categorical(layout)
+        self.method_ = choose_method(self)
+        categorical = find_categorical(layout, self.categorical_features)
         self._encoder = learn_table(layout, table, self.scaling, categorical)
         self._target, codes = None, None
         if y is not None:
@@ -323,7 +307,10 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
             codes = self._target.encode([target])
         self._codes = draw_codes(codes, weights, seed)
         rows = self._encoder.encode(table)
-        plan = self._make_plan(rows, 0 if codes is None else codes.shape[1], seed)
+        if self.method_ == "flow":
+            plan: Any = make_flow_plan(self, len(rows), seed)
+        else:
+            plan = make_plan(self, rows, 0 if codes is None else codes.shape[1], seed)
         self._calibration = None
         with (
             FitProgress(self, total=plan.max_iter, X=given, y=y, description="update") as progress,
@@ -334,12 +321,9 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
                 return progress.step(lambda: {"generator_": network()}, distance=value)
 
             if self.method_ == "flow":
-                moments = column_moments(rows, self._encoder.blocks)
-                self._means, self._scales, self._spreads = moments
-                scaled = (rows - self._means) / self._scales
-                trained = train_flow(
-                    scaled, self._spreads, codes, weights, plan, progress.begin, report
-                )
+                self._moments = column_moments(rows, self._encoder.blocks)
+                scaled, spreads = self._moments.scale(rows), self._moments.spreads
+                trained = train_flow(scaled, spreads, codes, weights, plan, progress.begin, report)
                 network, attributes = trained.network, dict[str, Any]()
             else:
                 network, trained, attributes = fit_critics(
@@ -363,7 +347,8 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
             if self.method_ == "flow":
                 samples = self._draw(_N_CALIBRATION, np.random.RandomState(seed))
                 self._calibration = calibrate(samples, rows, self._encoder)
-            self._check_spread(rows, plan)
+            samples = self._encoder.project(self._draw(_N_LOOK, np.random.RandomState(seed)))
+            check_spread(samples, rows, plan, self.n_iter_)
         return self
 
     def _read(self, X, reset):
@@ -389,69 +374,6 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
         tags.input_tags.allow_nan = True
         return tags
 
-    def _choose_method(self):
-        """Return the method, "critics" where a parameter of critics is given."""
-        found = {
-            name: getattr(self, name)
-            for name, default in _OF_CRITICS.items()
-            if getattr(self, name) is not default and getattr(self, name) != default
-        }
-        if self.method == "flow" and found:
-            name, value = next(iter(found.items()))
-            raise ValueError(
-                f"{name}={value!r} has no effect with method='flow': leave it at "
-                f"{_OF_CRITICS[name]!r}, or give method='critics'."
-            )
-        if self.method == "auto":
-            return "critics" if found else "flow"
-        return self.method
-
-    def _find_categorical(self, layout):
-        """Return the places of columns that are categories whatever their dtype."""
-        places = {label: place for place, label in enumerate(layout.labels)}
-        missing = [label for label in self.categorical_features or () if label not in places]
-        if missing:
-            raise ValueError(
-                f"categorical_features has {missing[0]!r}, which is no column of X: give names of "
-                "columns, or for an array their numbers from 0."
-            )
-        return [places[label] for label in self.categorical_features or ()]
-
-    def _make_plan(self, rows, n_codes, seed):
-        if self.method_ == "critics":
-            return make_plan(self, rows, n_codes, seed)
-        max_iter = max(_FEWEST_UPDATES, min(_UPDATES_PER_ROW * len(rows), _MOST_UPDATES))
-        return FlowPlan(
-            lr=_FLOW_LR if self.lr == "auto" else float(self.lr),
-            batch_size=check_batch_size(self, len(rows), _FLOW_BATCH_SIZE),
-            max_iter=max_iter if self.max_iter == "auto" else int(self.max_iter),
-            seed=seed,
-        )
-
-    def _check_spread(self, rows, plan):
-        """Warn of samples that spread more or less than the rows."""
-        samples = self._draw(_N_COLLAPSE_SAMPLES, np.random.RandomState(plan.seed))
-        samples = self._encoder.project(samples)
-        if not np.isfinite(samples).all():
-            message = (
-                f"the generator's samples are not all finite: try a smaller lr than {plan.lr}."
-            )
-            warnings.warn(message, ConvergenceWarning, stacklevel=5)
-            return
-        spread, expected = mean_deviation(samples), mean_deviation(rows)
-        if expected / _MAX_SPREAD <= spread <= _MAX_SPREAD * expected:
-            return
-        problem = "'s samples spread too much" if spread > expected else "'s samples are too alike"
-        if spread < _COLLAPSED * expected:
-            problem = " collapsed: its samples are all equal, or nearly so"
-        more = "" if getattr(plan, "debias", True) else ", cost='euclidean' with debias=True"
-        message = (
-            f"the generator{problem}. Their columns vary by {spread:.2g} and those of X by "
-            f"{expected:.2g}, scaled. Try max_iter above {self.n_iter_}, a smaller lr than "
-            f"{plan.lr}, a batch_size above {plan.batch_size}{more}, or another module."
-        )
-        warnings.warn(message, ConvergenceWarning, stacklevel=5)
-
     # Use
 
     def _draw(self, n_samples, random_state, codes=None):
@@ -463,27 +385,16 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
         width = self._encoder.width if is_flow else count_latents(self, n_codes)
         latents = random_state.standard_normal((n_samples, width)).astype(np.float32)
         if is_flow:
-            samples = integrate(self.generator_, latents, self._spreads, codes)
-            samples = samples * self._scales + self._means
+            moments = self._moments
+            samples = moments.unscale(integrate(self.generator_, latents, moments.spreads, codes))
             if self._calibration is not None:
                 samples = self._calibration.apply(samples, self._encoder)
             return samples
         if codes is not None:
             latents = np.concatenate([latents, codes], axis=1)
+        device = next(self.generator_.parameters()).device
         with torch.no_grad():
-            return self.generator_(torch.from_numpy(latents)).numpy()
-
-    def _blocks(self, n_samples, random_state, codes=None):
-        """Yield encoded samples in blocks."""
-        for part in gen_batches(n_samples, _BLOCK):
-            given = None if codes is None else codes[part]
-            found = self._draw(part.stop - part.start, random_state, given)
-            if not np.isfinite(found).all():
-                raise ValueError(
-                    "the generator draws rows that are not finite, so its training diverged: fit "
-                    f"it again with an lr below {self.lr!r}."
-                )
-            yield found
+            return self.generator_(torch.from_numpy(latents).to(device)).numpy(force=True)
 
     @validate_params(
         {
@@ -528,37 +439,20 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
         check_is_fitted(self)
         n_samples, random_state = int(n_samples), check_random_state(random_state)
         codes = None if y is None else self._encode_target(y, n_samples)
+
+        def draw(n, given):
+            return self._draw(n, random_state, given)
+
         if conditions:
-            Z = self._draw_conditioned(n_samples, random_state, codes, conditions)
+            Z = draw_conditioned(draw, n_samples, codes, self._encoder, conditions)
         else:
-            Z = np.concatenate(list(self._blocks(n_samples, random_state, codes)))
+            Z = np.concatenate(list(draw_blocks(draw, n_samples, codes)))
         return self._encoder.write(Z)
 
     def _encode_target(self, y, n_samples):
         if self._target is None:
             raise ValueError("y needs a fit with y: the generator knows no classes of rows.")
         return encode_target(self._target, y, n_samples)
-
-    def _draw_conditioned(self, n_samples, random_state, codes, conditions):
-        """Return samples that meet conditions, in the order in which they are drawn."""
-        if codes is not None and len(np.unique(codes, axis=0)) > 1:
-            raise ValueError("y must be one class where there are conditions, got several.")
-        accepts = make_condition(self._encoder, conditions)
-        found: list[NDArray] = []
-        n_found = n_drawn = 0
-        size = min(_BLOCK, max(256, 4 * n_samples))
-        while n_found < n_samples:
-            given = None if codes is None else np.repeat(codes[:1], size, axis=0)
-            for block in self._blocks(size, random_state, given):
-                kept = block[accepts(self._encoder.decode(block))]
-                found.append(kept)
-                n_found, n_drawn = n_found + len(kept), n_drawn + len(block)
-            if n_drawn >= _MOST_DRAWS and n_found < n_drawn * _LEAST_SHARE:
-                raise ValueError(
-                    f"conditions={conditions!r} hold for {n_found} of {n_drawn} rows that were "
-                    "drawn, which is too rare: give fewer, or fit with this column as y."
-                )
-        return np.concatenate(found)[:n_samples]
 
     def score(self, X: MatrixLike, y: ArrayLike | None = None) -> float:
         """Return the negative energy distance of rows to as many samples.
@@ -583,7 +477,8 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
         codes = None
         if y is not None and self._target is not None:
             codes = self._encode_target(y, len(rows))
-        Z = np.concatenate(list(self._blocks(len(rows), state, codes)))
+        blocks = draw_blocks(lambda n, given: self._draw(n, state, given), len(rows), codes)
+        Z = np.concatenate(list(blocks))
         sides = [rows, self._encoder.project(Z)]
         if codes is not None:
             sides = [np.concatenate([side, codes], axis=1) for side in sides]

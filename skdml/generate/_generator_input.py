@@ -1,4 +1,4 @@
-"""Checks of rows, weights, targets and conditions of a generator."""
+"""Checks of parameters, rows, weights, targets and conditions of a generator."""
 
 from __future__ import annotations
 
@@ -18,6 +18,61 @@ from ._tables import TableEncoder, learn_table
 _MOST_CLASSES = 200
 # Codes that are kept, to draw from where samples of any class are asked for.
 _MOST_CODES = 10_000
+# Up to so many rows, a batch may be larger than the data.
+_FEW_ROWS = 1000
+# Parameters of critics, and their defaults.
+_OF_CRITICS = {
+    "latent_dim": 32,
+    "n_critics": 1,
+    "cost": "auto",
+    "coupling": "auto",
+    "debias": "auto",
+    "n_critic_steps": 1,
+    "n_potential_steps": 5,
+    "module": None,
+    "critic_module": None,
+}
+
+
+def choose_method(model: Any) -> str:
+    """Return the method of an estimator, "critics" where a parameter of critics is given."""
+    found = {
+        name: getattr(model, name)
+        for name, default in _OF_CRITICS.items()
+        if getattr(model, name) is not default and getattr(model, name) != default
+    }
+    if model.method == "flow" and found:
+        name, value = next(iter(found.items()))
+        raise ValueError(
+            f"{name}={value!r} has no effect with method='flow': leave it at "
+            f"{_OF_CRITICS[name]!r}, or give method='critics'."
+        )
+    if model.method == "auto":
+        return "critics" if found else "flow"
+    return model.method
+
+
+def check_batch_size(model: Any, n_rows: int, default: int) -> int:
+    """Return the batch size of an estimator; one that is much more than the rows is an error."""
+    batch_size = default if model.batch_size == "auto" else int(model.batch_size)
+    if batch_size > max(n_rows, _FEW_ROWS):
+        raise ValueError(
+            f"batch_size={batch_size} is more than the {n_rows} rows of X: give at most "
+            f"{max(n_rows, _FEW_ROWS)}."
+        )
+    return batch_size
+
+
+def find_categorical(layout: Layout, names: Sequence[Any] | None) -> list[int]:
+    """Return the places of columns that are categories whatever their dtype."""
+    places = {label: place for place, label in enumerate(layout.labels)}
+    missing = [label for label in names or () if label not in places]
+    if missing:
+        raise ValueError(
+            f"categorical_features has {missing[0]!r}, which is no column of X: give names of "
+            "columns, or for an array their numbers from 0."
+        )
+    return [places[label] for label in names or ()]
 
 
 def check_table(layout: Layout, table: Sequence[NDArray], n_least: int) -> None:
@@ -34,10 +89,10 @@ def check_table(layout: Layout, table: Sequence[NDArray], n_least: int) -> None:
             check_scale(column[~np.isnan(column)][:, None])
 
 
-def choose_rows(n_rows: int, sample_weight: Any) -> tuple[NDArray, NDArray | None]:
+def choose_rows(n_rows: int, sample_weight: Any) -> tuple[NDArray | slice, NDArray | None]:
     """Return the rows that count, and their weights, None where these are the same."""
     if sample_weight is None:
-        return np.arange(n_rows), None
+        return slice(None), None
     weights = check_weights(sample_weight, "sample_weight", n_rows)
     chosen = np.flatnonzero(weights > 0)
     weights = weights[chosen]
@@ -46,7 +101,7 @@ def choose_rows(n_rows: int, sample_weight: Any) -> tuple[NDArray, NDArray | Non
     return chosen, weights / weights.mean() if np.ptp(weights) else None
 
 
-def learn_target(y: Any, n_rows: int, chosen: NDArray) -> tuple[TableEncoder, NDArray]:
+def learn_target(y: Any, n_rows: int, chosen: NDArray | slice) -> tuple[TableEncoder, NDArray]:
     """Return the encoder of classes or numbers, and those of the chosen rows."""
     values = _values(y)
     if len(values) != n_rows:

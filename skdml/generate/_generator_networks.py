@@ -26,12 +26,35 @@ def mlp_critic(n_features: int) -> nn.Module:
     return _mlp(n_features, _FEATURES, max(64, 4 * n_features), 2, nn.LeakyReLU(0.2))
 
 
-def mlp_velocity(n_inputs: int, n_outputs: int) -> nn.Module:
-    """Return the network of a flow: three hidden layers, and an output of 0 at first."""
-    network = _mlp(n_inputs, n_outputs, _WIDTH, 3, nn.SiLU())
-    for weights in network[-1].parameters():
-        nn.init.zeros_(weights)
-    return network
+class VelocityNetwork(nn.Module):
+    """The network of a flow: hidden layers that time and codes scale and shift.
+
+    Each hidden layer but the first adds to what is there. The output is 0 at first.
+
+    Parameters
+    ----------
+    n_columns : int
+        Columns of points.
+    n_given : int
+        Numbers that tell time and codes.
+    """
+
+    def __init__(self, n_columns: int, n_given: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(n_columns + n_given, _WIDTH)
+        self.hidden = nn.ModuleList(nn.Linear(_WIDTH, _WIDTH) for _ in range(2))
+        self.given = nn.ModuleList(nn.Linear(n_given, 2 * _WIDTH) for _ in range(2))
+        self.last = nn.Linear(_WIDTH, n_columns)
+        for weights in self.last.parameters():
+            nn.init.zeros_(weights)
+
+    def forward(self, points: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+        """Return what is left of the velocity of points, scaled."""
+        units = nn.functional.silu(self.first(torch.cat([points, given], dim=1)))
+        for layer, change in zip(self.hidden, self.given, strict=True):
+            scale, shift = change(given).chunk(2, dim=1)
+            units = units + nn.functional.silu(layer(units) * (1 + scale) + shift)
+        return self.last(units)
 
 
 def _mlp(n_inputs, n_outputs, width, n_hidden, activation):

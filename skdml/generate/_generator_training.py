@@ -56,6 +56,8 @@ class TrainingPlan:
         Seeds all that is random.
     shares : list of float or None, default=None
         What each critic's part counts; None counts all alike.
+    device : str, default="cpu"
+        Where networks are trained.
     """
 
     learned: bool
@@ -71,6 +73,7 @@ class TrainingPlan:
     max_iter: int
     seed: int
     shares: list[float] | None = None
+    device: str = "cpu"
 
 
 @dataclass
@@ -149,7 +152,7 @@ def train(
     ----------
     generator : nn.Module
         Trained in place; at the end it has the EMA of its weights, as those of a game go around
-        their goal.
+        their goal, and is on the CPU.
     critics : Actors
         The critics.
     plan : TrainingPlan
@@ -171,6 +174,7 @@ def train(
         History and last update.
     """
     trained, start = Trained(), time.perf_counter()
+    generator.to(plan.device)
     optimizer = make_optimizer(generator, plan.lr, is_game=plan.learned)
     average = average_weights(generator)
     spread = _Spread(plan.spread, lambda: copy.deepcopy(average.module.state_dict()))
@@ -184,13 +188,13 @@ def train(
             if draw_codes is not None:
                 codes = draw_codes(shape[0] * shape[1], latents).reshape(*shape[:2], -1)
                 inputs = np.concatenate([inputs, codes], axis=-1)
-            Z = torch.from_numpy(inputs)
+            Z = torch.from_numpy(inputs).to(plan.device)
             with seeded_torch(plan.seed + update):
                 with torch.no_grad():
                     points = [generator(z) for z in Z[:-1]]
                 output = generator(Z[-1])
             # Critics see what users get; the gradient passes through as if it were the output.
-            batches = project(torch.stack([*points, output.detach()]).numpy())
+            batches = project(torch.stack([*points, output.detach()]).numpy(force=True))
             if not np.isfinite(batches).all():
                 raise NotFinite(f"the points were not finite in update {update}")
             if draw_codes is not None:
@@ -208,7 +212,7 @@ def train(
                 angle = np.pi * (update - 1) / plan.max_iter
                 optimizer.param_groups[0]["lr"] = plan.lr * 0.5 * (1 + np.cos(angle))
             optimizer.zero_grad()
-            output.backward(torch.from_numpy(gradient))
+            output.backward(torch.from_numpy(gradient).to(plan.device))
             optimizer.step()
             if not has_finite_weights(generator):
                 raise NotFinite(f"the weights were not finite after update {update}")
@@ -230,7 +234,7 @@ def train(
         trained.error = error
     critics.save()
     generator.load_state_dict(average.module.state_dict())
-    generator.eval()
+    generator.cpu().eval()
     return trained
 
 

@@ -9,9 +9,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils import gen_batches
 
 from ._columns import Columns, learn_columns
 from ._frames import Layout, write_table
+
+# Rows that are encoded at a time: many columns are slow beyond the processor's cache.
+_BLOCK = 512
 
 
 @dataclass
@@ -30,7 +34,7 @@ class TableEncoder:
     numbers : list of int
         Which columns of the table are numbers or dates.
     middles : ndarray of shape (n_numbers,)
-        The medians of the numbers.
+        The medians of the numbers that have missing cells, and a value of the others.
     gaps : list of int
         Which of the numbers have missing cells.
     categories : dict of int to list
@@ -68,13 +72,17 @@ class TableEncoder:
 
     def encode(self, table: Sequence[NDArray]) -> NDArray:
         """Return the columns of a table as scaled numbers, float32."""
-        X = np.column_stack([table[j] for j in self.numbers]) if self.numbers else None
-        parts = []
-        if X is not None:
-            # A missing number is in the middle; the mark of its own says that it is missing.
-            known = np.where(np.isnan(X), self.middles, X)
-            parts.append(self.columns.encode(known))
-        codes = [np.isnan(X[:, j]).astype(int) for j in self.gaps]  # type: ignore[index]
+        n_rows = len(table[0])
+        numbers = np.empty((n_rows, self.n_numbers), dtype=np.float32)
+        for part in gen_batches(n_rows, _BLOCK) if self.numbers else ():
+            X = np.column_stack([table[j][part] for j in self.numbers])
+            missing = np.isnan(X)
+            if missing.any():
+                # A missing number is in the middle; the mark of its own says that it is missing.
+                X = np.where(missing, self.middles, X)
+            numbers[part] = self.columns.encode(X)
+        parts = [numbers]
+        codes = [np.isnan(table[self.numbers[j]]).astype(int) for j in self.gaps]
         for j, categories in self.categories.items():
             places = {_key(category): place for place, category in enumerate(categories)}
             codes.append(np.array([places.get(_key(value), -1) for value in table[j]], dtype=int))
@@ -179,7 +187,9 @@ def learn_table(
     spreads = [float(np.sqrt((center * (1 - center)).sum())) for center in centers]
     scales = [spread if spread > 0 else 1.0 for spread in spreads]
     columns = learn_columns(X, scaling)
-    middles = np.quantile(X, 0.5, axis=0, method="lower")  # a value that the column has
+    # Values that the columns have; those of the first row, where no cell is missing.
+    middles = X[0].copy()
+    middles[gaps] = np.quantile(X[:, gaps], 0.5, axis=0, method="lower")
     return TableEncoder(layout, columns, numbers, middles, gaps, categories, centers, scales)
 
 

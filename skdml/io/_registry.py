@@ -30,6 +30,7 @@ MODULES = {
     "LinearPart": "skdml.ranking._linear",
     "MahalanobisMetric": "skdml.linear",
     "Missing": "skdml.ranking._documents",
+    "Moments": "skdml.generate._flow",
     "Normalizer": "skdml.ranking._views",
     "PairGroupKFold": "skdml.verification",
     "PartiallyLabelledKFold": "skdml.semisupervised",
@@ -46,6 +47,7 @@ NETWORKS = {
     "Adapter": "skdml.deep.modules",
     "Unchanged": "skdml.deep.modules",
     "OrientedGradients": "skdml.deep._hog",
+    "VelocityNetwork": "skdml.generate._generator_networks",
 }
 
 

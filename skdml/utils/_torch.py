@@ -40,7 +40,7 @@ def choose_device(device: str) -> str:
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        torch.empty(0, device=device)
+        torch.zeros(1, device=device).cpu()  # "meta" has no values
     except (RuntimeError, AssertionError) as error:
         raise ValueError(
             f"device={device!r} cannot be used ({error}): give 'auto', or a device that torch has "
@@ -81,12 +81,13 @@ def average_weights(module: torch.nn.Module, decay: float = 0.99) -> AveragedMod
         the average. Integers, such as the counts of batch norm, are copied.
     """
 
-    def update(mean, value, n_averaged):
-        if not value.is_floating_point():
-            return value
-        return mean.lerp(value, max(1 - decay, 9 / (9 + int(n_averaged))))
+    def update(means, values, n_averaged):
+        if means[0].is_floating_point():
+            torch._foreach_lerp_(means, values, max(1 - decay, 9 / (9 + int(n_averaged))))
+        else:
+            torch._foreach_copy_(means, values)
 
-    average = AveragedModel(module, avg_fn=update, use_buffers=True)
+    average = AveragedModel(module, multi_avg_fn=update, use_buffers=True)
     average.update_parameters(module)  # a copy; later calls average
     return average
 

@@ -8,7 +8,14 @@ pytest.importorskip("ot")
 pandas = pytest.importorskip("pandas")
 
 from skdml import WassersteinGenerator, io  # noqa: E402
-from skdml.generate._flow import flow_loss, integrate, make_velocity, velocity  # noqa: E402
+from skdml.generate._flow import (  # noqa: E402
+    FlowPlan,
+    flow_loss,
+    integrate,
+    make_velocity,
+    train_flow,
+    velocity,
+)
 
 
 def ring(n_samples, seed):
@@ -40,7 +47,7 @@ def test_the_loss_is_the_error_of_the_velocity():
     rows, noise = torch.randn(2, 50, 3, generator=generator)
     times, codes = torch.rand(50, 1, generator=generator), torch.randn(50, 2, generator=generator)
     network = make_velocity(3, 2, 0)
-    torch.nn.init.normal_(network[-1].weight, std=0.1, generator=generator)
+    torch.nn.init.normal_(network.last.weight, std=0.1, generator=generator)
     points = (1 - times) * noise + times * rows
     spreads = torch.tensor([1.0, 1.0, 0.3])
     error = velocity(network, points, times, spreads, codes) - (rows - noise)
@@ -50,23 +57,103 @@ def test_the_loss_is_the_error_of_the_velocity():
     torch.testing.assert_close(found, expected)
 
 
-def test_noise_of_an_untrained_flow_keeps_its_spread():
-    noise = np.random.default_rng(0).standard_normal((50, 4)).astype(np.float32)
-    spreads = np.ones(4, dtype=np.float32)
-    found = integrate(make_velocity(4, 0, 0), noise, spreads, None)
-    np.testing.assert_allclose(found, noise, atol=0.03)
+class Pushes(torch.nn.Module):
+    """Adds a function of place, time and code to the velocity."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, points, given):
+        waves, codes = given[:, :-2], given[:, -2:]
+        return self.weight * (torch.sin(points) + 0.3 * waves.mean(1, keepdim=True) + codes)
+
+
+def test_samples_are_where_the_velocity_leads():
+    rng = np.random.default_rng(0)
+    noise, codes = rng.standard_normal((2, 40, 2)).astype(np.float32)
+    spreads, network, n_steps = torch.tensor([1.0, 0.4]), Pushes(), 400
+    points = torch.from_numpy(noise)
+    with torch.no_grad():
+        for number in range(n_steps):  # the middle of each step, in many steps
+            given = spreads, torch.from_numpy(codes)
+            times = torch.full((40, 1), number / n_steps)
+            half = points + velocity(network, points, times, *given) / (2 * n_steps)
+            points = points + velocity(network, half, times + 0.5 / n_steps, *given) / n_steps
+    found = integrate(network, noise, spreads.numpy(), codes)
+    assert np.abs(found - points.numpy()).max() < 0.02
+
+
+def test_an_update_draws_times_noise_and_rows_evenly(monkeypatch):
+    n, n_updates = 64, 30
+    rows = np.arange(200, dtype=np.float32)[:, None]
+    codes = -rows
+    batches = []
+
+    def spy(network, *batch):
+        batches.append([part.numpy().copy() for part in batch])
+        return flow_loss(network, *batch)
+
+    monkeypatch.setattr("skdml.generate._flow.flow_loss", spy)
+    weights = np.where(np.arange(200) == 0, 200.0, 1.0)
+    for given in (None, weights):
+        batches.clear()
+        plan = FlowPlan(lr=1e-4, batch_size=n, max_iter=n_updates, seed=0)
+        one = np.ones(1, dtype=np.float32)
+        train_flow(rows, one, codes, given, plan, lambda: None, lambda *args: False)
+        found, noise, times, _, found_codes = zip(*batches, strict=True)
+        np.testing.assert_array_equal(found, -np.array(found_codes))
+        for one in times:
+            np.testing.assert_array_equal(np.floor(one[:, 0] * n), np.arange(n))
+        assert len(np.unique(times)) > 0.99 * n * n_updates
+        flat = np.column_stack([np.concatenate(part) for part in (found, noise, times)])
+        assert np.abs(np.corrcoef(flat.T) - np.eye(3)).max() < 0.1
+        assert np.mean(flat[:, 0] < 100) == pytest.approx(0.5 if given is None else 0.75, abs=0.05)
+        if given is not None:  # a row that is drawn often has times of all kinds
+            assert min(np.ptp(t[x == 0]) for x, t in zip(found, times, strict=True)) > 0.8
+        assert flat[:, 1].mean() == pytest.approx(0, abs=0.1)
+        assert flat[:, 1].std() == pytest.approx(1, abs=0.1)
+
+
+def test_columns_have_the_quantiles_of_the_rows_that_count():
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.exponential(size=300), rng.integers(0, 4, 300)])
+    weights = np.where(X[:, 0] > 1, 9.0, 1.0)
+    params = {"max_iter": 2, "random_state": 0, "categorical_features": [1]}
+    for given, share in ((None, np.mean(X[:, 0] > 1)), (weights, weights[X[:, 0] > 1].sum())):
+        share = share if given is None else share / weights.sum()
+        samples = WassersteinGenerator(**params).fit(X, sample_weight=given).sample(2000, 0)
+        assert np.mean(samples[:, 0] > 1) == pytest.approx(share, abs=0.03)
+        expected = [np.average(X[:, 1] == code, weights=given) for code in range(4)]
+        found = [np.mean(samples[:, 1] == code) for code in range(4)]
+        np.testing.assert_allclose(found, expected, atol=0.06)
+
+
+def test_networks_and_tensors_are_on_one_device():
+    network = make_velocity(3, 2, 0).to("meta")  # another device, on which nothing is computed
+    rows, noise = torch.empty(2, 5, 3, device="meta")
+    times, codes = torch.empty(5, 1, device="meta"), torch.empty(5, 2, device="meta")
+    spreads = torch.ones(3, device="meta")
+    assert flow_loss(network, rows, noise, times, spreads, codes).device.type == "meta"
+
+
+@pytest.mark.parametrize("method", ["flow", "critics"])
+@pytest.mark.parametrize("device", ["nowhere", "meta", "cuda:99"])
+def test_a_device_that_cannot_be_used(method, device):
+    with pytest.raises(ValueError, match=f"device='{device}' cannot be used.*such as 'cpu'"):
+        WassersteinGenerator(method, device=device).fit(ring(20, 0)[0])
 
 
 def test_samples_are_like_the_rows_and_of_their_class():
     X, y = ring(600, 0)
-    model = quick(max_iter=200).fit(X, y)
+    model = quick(max_iter=300).fit(X, y)
     assert model.method_ == "flow"
     normal = np.random.default_rng(0).multivariate_normal(X.mean(axis=0), np.cov(X.T), 300)
     off = [
         np.abs(np.linalg.norm(rows, axis=1)[:, None] - [1, 2]).min(axis=1).mean()
         for rows in (model.sample(300, random_state=0), normal)
     ]
-    assert off[0] < 0.8 * off[1]  # off the rings
+    assert off[0] < 0.7 * off[1]  # off the rings
     inner, outer = (
         np.median(np.linalg.norm(model.sample(100, random_state=0, y=c), axis=1)) for c in (0, 1)
     )
@@ -113,18 +200,28 @@ def test_conditions(monkeypatch):
     ):
         with pytest.raises(ValueError, match=message):
             model.sample(2, conditions=conditions)
-    monkeypatch.setattr("skdml.generate._generator._MOST_DRAWS", 500)
+    monkeypatch.setattr("skdml.generate._generator_sampling._MOST_DRAWS", 500)
     with pytest.raises(ValueError, match="too rare"):
         model.sample(2, random_state=0, conditions={"n": 9})
     with pytest.raises(ValueError, match="y needs a fit with y"):
         model.sample(2, y="a")
 
 
+def test_conditions_within_a_class():
+    rng = np.random.default_rng(0)
+    y = rng.integers(2, size=200)
+    frame = pandas.DataFrame({"c": rng.choice(list("ab"), 200), "x": rng.normal(size=200) + 6 * y})
+    model = quick(max_iter=60).fit(frame, y)
+    samples = [model.sample(50, random_state=0, y=c, conditions={"c": "a"}) for c in (0, 1)]
+    assert all((one["c"] == "a").all() for one in samples)
+    assert samples[0]["x"].mean() < 2 < 4 < samples[1]["x"].mean()
+
+
 def test_blocks_do_not_change_the_rows(monkeypatch):
     X, _ = ring(100, 0)
     model = WassersteinGenerator(max_iter=5, random_state=0).fit(X)
     expected = model.sample(50, random_state=0)
-    monkeypatch.setattr("skdml.generate._generator._BLOCK", 7)
+    monkeypatch.setattr("skdml.generate._generator_sampling._BLOCK", 7)
     np.testing.assert_allclose(model.sample(50, random_state=0), expected, rtol=1e-4, atol=1e-4)
 
 

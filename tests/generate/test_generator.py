@@ -330,5 +330,5 @@ def test_rows_that_are_not_finite_are_not_returned(iris):
     model = quick().fit(iris)
     for weights in model.generator_.parameters():
         weights.data.fill_(np.inf)
-    with pytest.raises(ValueError, match=r"not finite.*lr below 'auto'"):
+    with pytest.raises(ValueError, match=r"not finite.*a smaller lr"):
         model.sample(3)
