@@ -124,7 +124,7 @@ def run_cells(part, keys, cell, cache, seeds):
                 for column in results[0]
                 if all(one.get(column) is not None for one in results)
             }
-            yield key, {"part": part, **means, "each": results}
+            yield key, {"part": part, **means, "seeds": len(results), "each": results}
 
 
 def run_critics(options, cache, seeds):
@@ -246,6 +246,7 @@ def run(options):
             Column("part", "part"),
             Column("data", "data"),
             Column("method", "method"),
+            Column("seeds", "seeds", ".0f"),
             *[
                 Column(measure, measure, ".4f" if measure == "energy" else ".3f")
                 for measure in MEASURES

@@ -47,7 +47,9 @@ def draw_tables(axes, rows, measure, label):
         known = [name for name in names if name in found]
         places = [names.index(name) + 0.08 * (place - 4) for name in known]
         values = [found[name] for name in known]
-        axes.plot(places, values, "o", ms=4, color=PALETTE[place % len(PALETTE)], label=method)
+        marker = "o" if place < len(PALETTE) else "s"
+        colour = PALETTE[place % len(PALETTE)]
+        axes.plot(places, values, marker, ms=4, color=colour, label=method)
     axes.set_xticks(range(len(names)), names, rotation=20, fontsize="small")
     if measure == "energy":
         axes.set_yscale("symlog", linthresh=0.003)
