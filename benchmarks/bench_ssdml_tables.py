@@ -36,13 +36,12 @@ NCA, COLUMNS, LOGITS = "NCA, 1-NN", "flow along columns", "flow along logits"
 METHODS = (OURS, REGRESSION, SELF_TRAINING, SPREADING, NCA, COLUMNS, LOGITS)
 LEARNERS = (
     "regression",
-    "smoothed logits",
     "columns",
-    "columns, near",
+    "columns, farther",
     "logits",
-    "logits, near",
-    "NCA",
-    "NCA, near",
+    "smoothed logits",
+    "whitened columns",
+    "discriminant",
 )
 TERMS = ("as it is", "no NCA term", "no instance term", "with triplets", "no propagated labels")
 # Of the ablation of terms: seeds, training rows of a table, training and test images.
@@ -164,7 +163,7 @@ def score_learners(name, seed, quick):
     rng, hidden, n_classes = np.random.default_rng(seed), partly == -1, int(y.max()) + 1
     weighing = choose_weights(X, partly, n_classes, 10, 0.99, None, rng)
     graph = make_graph(X, 10, unit_length=False)
-    found = learn_classes(X, graph, partly, n_classes, 10, 0.99, None, rng)
+    found = learn_classes(X, graph, partly, n_classes, 10, 0.99, None)
 
     def right(classes):
         return 100 * float(np.mean(classes.argmax(axis=1)[hidden] == y[hidden]))
