@@ -317,7 +317,7 @@ def run(options):
             "*tables*: half of the rows for training, scaled columns, means over five seeds, which "
             "draw the split and the labels. *new rows* are by `predict`; *1-NN* is by the nearest "
             "labelled row in the embedding, and for the other methods what they predict. Settings "
-            "were chosen with other seeds on training halves.",
+            "were chosen with other seeds, which draw other halves.",
             "*learners*: right labels of unlabelled rows among 2,500, by each learner alone, by "
             "all, and by all but one; three seeds. *terms*: 2,500 rows of tables, or 6,000 images "
             "with ten labels of each class and four epochs, beside 5,000 test images.",

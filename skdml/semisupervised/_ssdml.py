@@ -60,9 +60,10 @@ class SSDMLEmbedder(
 
     Labels are propagated along graphs of nearest neighbours. A network and a linear map L behind it
     are trained so that each sample finds its propagated class among the labelled samples near it.
-    For images, the next graph is of the network's features. For tables, graphs of the columns, of a
-    logistic regression's logits and of NCA, and the regression itself, are weighed by labels that
-    were held out. The embedder is a transformer, and a classifier of new samples.
+    For images, the next graph is of the network's features. For tables, graphs of the columns, of
+    columns whitened within classes and of a logistic regression's logits, and the regression
+    itself, are weighed by labels that were held out. The embedder is a transformer, and a
+    classifier of new samples.
     Read more in the :ref:`user guide <ssdml>`.
 
     Parameters
@@ -169,9 +170,9 @@ class SSDMLEmbedder(
     are parameters that a linear metric in closed form (``module=None``) has no use for.
 
     - "ssdml": `instance_weight` (None: 0.5 for images, 0 for tables), the weight of an InfoNCE term
-      that tells each sample, augmented twice, from samples of other classes; `orthogonal` (True), whether L has orthonormal
-      columns; `angle` (None), alpha of the paper's angular loss of triplets, in degrees: a number
-      adds that loss. With ``recipe="paper"``, `angle` (40) alone.
+      that tells each sample, augmented twice, from samples of other classes; `orthogonal` (True),
+      whether L has orthonormal columns; `angle` (None), alpha of the paper's angular loss of
+      triplets, in degrees: a number adds that loss. With ``recipe="paper"``, `angle` (40) alone.
     - "lrml", "isdml", "apllr", "apit": `similar_weight` (1), `dissimilar_weight` (0.5) and
       `graph_weight` (1).
     - "seraph": `entropy_weight` (0.1) and `trace_weight` (0.01).

@@ -368,7 +368,7 @@ def test_threads_make_the_same_graphs(digits):
     )
     np.testing.assert_array_equal(one.transduction_, two.transduction_)
     np.testing.assert_allclose(one.transform(X), two.transform(X), atol=1e-5)
-    with pytest.raises(TypeError, match="client must be a distributed.Client or None, got str"):
+    with pytest.raises(TypeError, match=r"client must be a distributed\.Client or None, got str"):
         quick(client="tcp://somewhere").fit(X, partly)
 
 
