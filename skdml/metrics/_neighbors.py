@@ -209,7 +209,7 @@ def _unit_rows(X: NDArray) -> NDArray:
 class _ByRoundedProduct(_ByProduct):
     """The same without slack: scores that differ by their rounding errors alone count as given."""
 
-    finer = None  # type: ignore[assignment]
+    finer = None
 
     def slack(self, rows: NDArray, kth: NDArray) -> NDArray:
         return np.zeros(len(rows))

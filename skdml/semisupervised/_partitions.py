@@ -211,10 +211,10 @@ class Partitions:
         if self.kept is not None and is_whole:
             return [self.kept] * len(several)
         blocks = [self._block(rows) for rows in (several[:1] if is_whole else several)]
-        made = [
-            Partition(block.codes, *found, self.plan.propagation, block.weights, self.has_images)
-            for block, found in zip(blocks, self._map(spread_labels, blocks), strict=True)
-        ]
+        made = []
+        for block, (graph, classes) in zip(blocks, self._map(spread_labels, blocks), strict=True):
+            options = self.plan.propagation, block.weights, self.has_images
+            made.append(Partition(block.codes, graph, classes, *options))
         self.n_made += 1
         if is_whole:
             self.kept = made[0]
