@@ -36,17 +36,26 @@ NCA, COLUMNS, LOGITS = "NCA, 1-NN", "flow along columns", "flow along logits"
 METHODS = (OURS, REGRESSION, SELF_TRAINING, SPREADING, NCA, COLUMNS, LOGITS)
 LEARNERS = (
     "regression",
-    "smoothed logits",
     "columns",
-    "columns, near",
+    "columns, farther",
     "logits",
-    "logits, near",
-    "NCA",
-    "NCA, near",
+    "smoothed logits",
+    "whitened columns",
+    "discriminant",
 )
-TERMS = ("as it is", "no NCA term", "no instance term", "with triplets", "no propagated labels")
+# What is changed in the loss: parameters of SSDMLEmbedder, or a method of `register_terms`. The
+# instance term is part of the default for images alone.
+TERMS = {
+    "as it is": {},
+    "with triplets": {"loss__angle": 40},
+    "triplets, no NCA term": {"method": "no NCA term", "loss__angle": 40},
+    "with instance term": {"loss__instance_weight": 0.5},
+    "no instance term": {"loss__instance_weight": 0.0},
+    "no propagated labels": {"method": "no propagated labels"},
+}
 # Of the ablation of terms: seeds, training rows of a table, training and test images.
 TERM_TABLES, TERM_SEEDS, TERM_ROWS, TERM_IMAGES = ("letter", "segment", "satimage"), 3, 2500, 6000
+TERM_DATA = (*TERM_TABLES, "MNIST", "Fashion-MNIST")
 TERM_EPOCHS = {"max_epochs": 4, "epochs_per_partition": 1, "partition_size": 3000}
 NETWORK = {"module": "convnet", "module__channels": (24, 48, 96), "input_shape": (1, 28, 28)}
 
@@ -54,6 +63,7 @@ NETWORK = {"module": "convnet", "module__channels": (24, 48, 96), "input_shape":
 def add_arguments(parser):
     parser.add_argument("--parts", default=",".join(PARTS), help="comma separated")
     parser.add_argument("--fresh", action="store_true", help="forget the results of earlier runs")
+    parser.add_argument("--term-data", default=",".join(TERM_DATA), help="data of part terms")
     parser.add_argument("--term-seeds", type=int, default=TERM_SEEDS, help="seeds of part terms")
 
 
@@ -164,7 +174,7 @@ def score_learners(name, seed, quick):
     rng, hidden, n_classes = np.random.default_rng(seed), partly == -1, int(y.max()) + 1
     weighing = choose_weights(X, partly, n_classes, 10, 0.99, None, rng)
     graph = make_graph(X, 10, unit_length=False)
-    found = learn_classes(X, graph, partly, n_classes, 10, 0.99, None, rng)
+    found = learn_classes(X, graph, partly, n_classes, 10, 0.99, None)
 
     def right(classes):
         return 100 * float(np.mean(classes.argmax(axis=1)[hidden] == y[hidden]))
@@ -227,13 +237,7 @@ def score_terms(name, term, seed, quick):
     from skdml.metrics import cluster_nmi, recall_at_k
 
     register_terms()
-    params = {"random_state": seed, "method": term if term.startswith("no ") else "ssdml"}
-    if term == "with triplets":
-        params["loss__angle"] = 40
-    elif term == "no instance term":
-        params.update(method="ssdml", loss__instance_weight=0.0)
-    elif term == "as it is":
-        params["method"] = "ssdml"
+    params = {"random_state": seed, **TERMS[term]}
     if name in TERM_TABLES:
         X, _, partly, X_new, y_new = load_table(name, seed, 300 if quick else TERM_ROWS)
     else:
@@ -257,10 +261,12 @@ def score_terms(name, term, seed, quick):
 
 def run_terms(options, cache):
     """Return the rows of part terms."""
-    sets = options.pick(full=(*TERM_TABLES, "MNIST", "Fashion-MNIST"), quick=TERM_TABLES[1:2])
+    chosen = options.extra["term_data"].split(",")
+    sets = options.pick(full=chosen, quick=TERM_TABLES[1:2])
     rows = []
     for data in sets:
-        for term in TERMS:
+        default = "no instance term" if data in TERM_TABLES else "with instance term"
+        for term in [term for term in TERMS if term != default]:
             results = [
                 cache.compute(
                     ["terms", data, term, seed], score_terms, data, term, seed, options.quick
@@ -318,7 +324,7 @@ def run(options):
             "*tables*: half of the rows for training, scaled columns, means over five seeds, which "
             "draw the split and the labels. *new rows* are by `predict`; *1-NN* is by the nearest "
             "labelled row in the embedding, and for the other methods what they predict. Settings "
-            "were chosen with other seeds on training halves.",
+            "were chosen with other seeds, which draw other halves.",
             "*learners*: right labels of unlabelled rows among 2,500, by each learner alone, by "
             "all, and by all but one; three seeds. *terms*: 2,500 rows of tables, or 6,000 images "
             "with ten labels of each class and four epochs, beside 5,000 test images.",

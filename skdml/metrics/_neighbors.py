@@ -206,6 +206,15 @@ def _unit_rows(X: NDArray) -> NDArray:
     return X
 
 
+class _ByRoundedProduct(_ByProduct):
+    """The same without slack: scores that differ by their rounding errors alone count as given."""
+
+    finer = None
+
+    def slack(self, rows: NDArray, kth: NDArray) -> NDArray:
+        return np.zeros(len(rows))
+
+
 def _distances(X: NDArray, Y: NDArray, metric: Metric) -> _ByValue | _ByProduct:
     if isinstance(metric, str):
         if metric in ("euclidean", "l2", "sqeuclidean", "cosine"):
@@ -277,6 +286,29 @@ def nearest(
     """
     distances = _distances(X, Y, metric)
     yield from search(distances, k, exclude_self=X is Y, working_memory=working_memory)
+
+
+def nearest_others(rows: NDArray, k: int) -> NDArray[np.intp]:
+    """Return the nearest other rows of each row, but for rounding, which may swap two of them.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+        The rows, in single or double precision.
+
+    k : int
+        How many others.
+
+    Returns
+    -------
+    neighbors : ndarray of shape (n_rows, k)
+        Positions of rows. Equal rows are sorted by position.
+    """
+    neighbors = np.empty((len(rows), k), dtype=np.intp)
+    distances = _ByRoundedProduct(rows, rows, False, rows.dtype)
+    for some, found in search(distances, k, exclude_self=True):
+        neighbors[some] = found
+    return neighbors
 
 
 def prepare(Y: NDArray) -> _ByProduct:

@@ -15,7 +15,7 @@ from scipy.sparse.linalg import bicgstab, splu
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import normalize
 
-from ..metrics._neighbors import nearest
+from ..metrics._neighbors import nearest_others
 
 # An edge of two unit vectors weighs their cosine to this power.
 _COSINE_POWER = 3
@@ -27,8 +27,9 @@ _MIN_PROBABILITY = 1e-3
 # Values of a block of differences, 16 MB.
 _BLOCK = 2**22
 # Labelled nodes that are held out, at most, and the largest error of propagated classes, beside a
-# start of 1: a node has one part in some thousands of it.
-_PROBES, _CLASS_TOL = 50, 1e-8
+# start of 1: a node has one part in some thousands of it. What a node gives to itself is larger,
+# and conjugate gradients have it to the square of their error.
+_PROBES, _CLASS_TOL, _OWN_TOL = 50, 1e-8, 1e-4
 # Conjugate gradients take as many steps as the root of 1 / (1 - damping), some 100 at 0.999.
 _MAX_STEPS = 1000
 # A residual of rounding alone, and the error that is worth a warning, beside the largest value.
@@ -79,7 +80,8 @@ def make_graph(
     """
     n_nodes = len(features)
     features = np.ascontiguousarray(normalize(features) if unit_length else features, np.float32)
-    neighbors, distances = nearest_others(features, n_neighbors)
+    neighbors = nearest_others(features, n_neighbors)
+    distances = measure_neighbors(features, neighbors)
     starts = np.arange(0, n_nodes * n_neighbors + 1, n_neighbors)
     if kind == "directed":
         weights = np.full(neighbors.shape, 1 / n_neighbors)
@@ -100,34 +102,16 @@ def make_graph(
     return Graph(neighbors, flow)
 
 
-def nearest_others(rows: NDArray, n_neighbors: int) -> tuple[NDArray[np.intp], NDArray]:
-    """Return the nearest other rows of each row, and their distances, by blocks.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-        The rows.
-    n_neighbors : int
-        How many others.
-
-    Returns
-    -------
-    neighbors : ndarray of shape (n_rows, n_neighbors)
-        Row numbers, nearest first.
-    distances : ndarray of shape (n_rows, n_neighbors)
-        Euclidean, in double precision.
-    """
-    neighbors = np.empty((len(rows), n_neighbors), dtype=np.intp)
+def measure_neighbors(rows: NDArray, neighbors: NDArray[np.intp]) -> NDArray:
+    """Return the Euclidean distances of rows to their neighbours, in double precision."""
     distances = np.empty(neighbors.shape)
-    for some, found in nearest(rows, rows, n_neighbors):
-        neighbors[some] = found
-    step = max(1, _BLOCK // max(1, n_neighbors * rows.shape[1]))
+    step = max(1, _BLOCK // max(1, neighbors.shape[1] * rows.shape[1]))
     for first in range(0, len(rows), step):
         block = slice(first, first + step)
         differences = rows[neighbors[block]] - rows[block, None]
         squares = np.einsum("ijk,ijk->ij", differences, differences, dtype=float)
         distances[block] = np.sqrt(squares)
-    return neighbors, distances
+    return distances
 
 
 def propagate(
@@ -169,7 +153,8 @@ def propagate(
         residual, _ = _residual(flow, target, values, damping, tol)
     # The inverse has no eigenvalue, or no sum of a row, above 1 / (1 - g).
     error = residual / (1 - damping)
-    if error > _MAX_ERROR * np.abs(values).max(initial=0):
+    admitted = _MAX_ERROR * np.abs(values).max(initial=0), tol * np.abs(start).max(initial=0)
+    if error > max(admitted):
         warnings.warn(
             f"label propagation along a graph of {len(target)} samples is exact to {error:.2g} "
             f"only (residual {residual:.2g}), after {solve.__name__[1:]} of at most {_MAX_STEPS} "
@@ -277,10 +262,10 @@ def propagate_classes(
     probes = others[places]
     sources = np.zeros((len(codes), len(probes)))
     sources[probes, np.arange(len(probes))] = 1
-    values = propagate(flow, np.hstack([start, sources]), damping, _CLASS_TOL)
-    values = np.maximum(values, 0)
-    mass, own = values[:, :n_classes], values[probes, n_classes + np.arange(len(probes))]
-    held_out = mass[probes]
+    mass = np.maximum(propagate(flow, start, damping, _CLASS_TOL), 0)
+    own, held_out = np.zeros(len(probes)), mass[probes]
+    if len(probes):
+        own = propagate(flow, sources, damping, _OWN_TOL)[probes, np.arange(len(probes))]
     own = own if weights is None else weights[probes] * own
     held_out[np.arange(len(probes)), codes[probes]] -= own
     totals = mass.sum(axis=0)

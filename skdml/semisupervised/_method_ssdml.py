@@ -22,6 +22,8 @@ from ._stiefel import conjugate_gradient
 _SCALE = 4.0
 # Affinity above which two samples count as likely positives, and the temperature of InfoNCE.
 _ALIKE, _INSTANCE_TEMPERATURE = 0.5, 0.2
+# The weight of the instance term for images.
+_INSTANCE_WEIGHT = 0.5
 # NCA temperature, and the squared distance of a sample to itself, which is masked.
 _NCA_TEMPERATURE, _MASKED = 0.1, 1e6
 _MIN_SHARE = 1e-6
@@ -85,8 +87,8 @@ class PropagatedClasses(SemiSupervisedMethod):
     ----------
     angle : float, default=None
         Of the angular loss of triplets by propagated affinity, in degrees; None leaves it out.
-    instance_weight : float, default=0.5
-        The weight of the instance term.
+    instance_weight : float, default=None
+        The weight of the instance term; None is 0.5 for images, and 0 for tables.
     orthogonal : bool, default=True
         Whether L has orthonormal columns.
     """
@@ -96,12 +98,15 @@ class PropagatedClasses(SemiSupervisedMethod):
     needs_pairs = False
     _parameter_constraints = {
         "angle": [Interval(Real, 0, 90, closed="neither"), None],
-        "instance_weight": [Interval(Real, 0, None, closed="left")],
+        "instance_weight": [Interval(Real, 0, None, closed="left"), None],
         "orthogonal": ["boolean"],
     }
 
     def __init__(
-        self, angle: float | None = None, instance_weight: float = 0.5, orthogonal: bool = True
+        self,
+        angle: float | None = None,
+        instance_weight: float | None = None,
+        orthogonal: bool = True,
     ) -> None:
         self.angle = angle
         self.instance_weight = instance_weight
@@ -111,20 +116,26 @@ class PropagatedClasses(SemiSupervisedMethod):
         """Take labels and propagated classes."""
         self.codes = partition.codes
         self.classes = torch.from_numpy(partition.classes.astype(np.float32))
+        self.weight = self.instance_weight
+        if self.weight is None:
+            self.weight = _INSTANCE_WEIGHT if partition.has_images else 0.0
+        self.batches = "views" if self.weight or self.angle is not None else "samples"
 
     def loss(self, batch: NDArray, *embeddings: Tensor) -> Tensor:
-        """Return the loss of samples and of their other views."""
-        first, second = embeddings
-        affinity = (self.classes[batch[0]] @ self.classes[batch[1]].T).to(first.device)
+        """Return the loss of samples and, where terms need them, of their other views."""
+        first, second = embeddings[0], embeddings[-1]
         loss = self._nca_loss(batch[0], first)
+        if len(batch) == 1:
+            return loss
+        affinity = (self.classes[batch[0]] @ self.classes[batch[1]].T).to(first.device)
         if self.angle is not None:
             distances = torch.cdist(first.detach(), second.detach())
             anchors, positives, negatives = affinity_triplets(affinity, distances, similar=_ALIKE)
             triplets = first[anchors], second[positives], second[negatives]
             loss = loss + angular_loss(*triplets, self.angle, _SCALE)
-        if self.instance_weight:
+        if self.weight:
             term = instance_loss(first, second, affinity > _ALIKE, _INSTANCE_TEMPERATURE)
-            loss = loss + self.instance_weight * term
+            loss = loss + self.weight * term
         return loss
 
     def _nca_loss(self, nodes, embeddings):

@@ -124,6 +124,11 @@ class PartiallyLabelledClassifier(ClassifierMixin, EstimatorMixin, BaseEstimator
             warnings.filterwarnings("ignore", message="all samples have a label")
             name = type(self).__name__
             self.classes_, codes = encode_partial_labels(y, len(X), name, needs_pairs=False)
+        if isinstance(self.classes_[0], bytes):
+            raise TypeError(
+                "y has labels of bytes, which classifiers of scikit-learn do not take: convert "
+                "them to strings or integers."
+            )
         confidence = None
         if self.propagate and (codes < 0).any():
             graph = make_graph(X, min(self.n_neighbors, len(X) - 1), unit_length=False)

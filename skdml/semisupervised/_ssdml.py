@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import inspect
 import warnings
 from collections.abc import Callable, Sequence
 from numbers import Integral, Real
@@ -17,36 +14,30 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from ..deep._build import OPTIMIZERS
-from ..deep._data import augment_affine, check_changes
+from ..deep._data import check_changes
 from ..deep._samples import SamplesMixin
 from ..deep._train import embed
-from ..deep.modules import find_module, module_arguments
 from ..utils._bases import (
     BaseEstimator,
     ClassifierMixin,
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
 )
-from ..utils._fit import FitProgress, copy_part, fit_method
+from ..utils._fit import FitProgress, fit_method
 from ..utils._labels import check_neighbors, encode_partial_labels
-from ..utils._parallel import lazily
+from ..utils._parallel import find_client, lazily
 from ..utils._parts import PartParamsMixin, params_of
-from ..utils._sklearn import EstimatorMixin, Interval, StrOptions
+from ..utils._sklearn import ClientMixin, EstimatorMixin, Interval, StrOptions
 from ..utils._supervision import places_of_rows
-from ..utils._torch import choose_device, seeded_torch
+from ..utils._torch import seeded_torch
 from ..utils._typing import MatrixLike, RandomStateLike
 from ..utils.validation import check_varies, label_vector
 from ._nearest_labels import choose_temperature, nearest_label_classes
 from ._partial_classifier import labelled_accuracy, warn_of_classifier_behind, without_label
+from ._partitions import Partitions
+from ._ssdml_build import check_unused, make_model, make_plan
 from ._ssdml_methods import make_method
-from ._ssdml_training import (
-    MetricModel,
-    Partitions,
-    Plan,
-    choose_epochs,
-    choose_partition_size,
-    train,
-)
+from ._ssdml_training import choose_partition_size, train
 from ._stiefel import orthonormal
 
 # Training samples on which the probabilities of classes are calibrated, at most.
@@ -56,6 +47,7 @@ _BLOCK_ROWS = 10_000
 
 
 class SSDMLEmbedder(
+    ClientMixin,
     PartParamsMixin,
     SamplesMixin,
     ClassNamePrefixFeaturesOutMixin,
@@ -68,9 +60,10 @@ class SSDMLEmbedder(
 
     Labels are propagated along graphs of nearest neighbours. A network and a linear map L behind it
     are trained so that each sample finds its propagated class among the labelled samples near it.
-    For images, the next graph is of the network's features. For tables, graphs of the columns, of a
-    logistic regression's logits and of NCA, and the regression itself, are weighed by labels that
-    were held out. The embedder is a transformer, and a classifier of new samples.
+    For images, the next graph is of the network's features. For tables, graphs of the columns, of
+    columns whitened within classes and of a logistic regression's logits, and the regression
+    itself, are weighed by labels that were held out. The embedder is a transformer, and a
+    classifier of new samples.
     Read more in the :ref:`user guide <ssdml>`.
 
     Parameters
@@ -121,6 +114,12 @@ class SSDMLEmbedder(
         takes and returns a tensor.
     input_shape : tuple (channels, height, width), default=None
         The shape of an image where rows of X are flattened images.
+    n_workers : int, default=1
+        Partitions, and folds of labels, whose graphs are worked on at a time, by threads. Training
+        itself is in this process, and the result does not depend on it.
+    client : distributed.Client, default=None
+        A dask cluster whose workers do that; None takes that of joblib's active dask backend, if
+        there is one. It is not stored with the estimator.
     device : str, default="auto"
         Where to train: "cpu", "cuda", ...; "auto" takes a GPU if there is one.
     random_state : int, RandomState instance or None, default=None
@@ -170,10 +169,10 @@ class SSDMLEmbedder(
     The parameters of a method are given as ``loss__name``; those of another method are an error, as
     are parameters that a linear metric in closed form (``module=None``) has no use for.
 
-    - "ssdml": `instance_weight` (0.5), the weight of an InfoNCE term that tells each sample,
-      augmented twice, from samples of other classes; `orthogonal` (True), whether L has orthonormal
-      columns; `angle` (None), alpha of the paper's angular loss of triplets, in degrees: a number
-      adds that loss. With ``recipe="paper"``, `angle` (40) alone.
+    - "ssdml": `instance_weight` (None: 0.5 for images, 0 for tables), the weight of an InfoNCE term
+      that tells each sample, augmented twice, from samples of other classes; `orthogonal` (True),
+      whether L has orthonormal columns; `angle` (None), alpha of the paper's angular loss of
+      triplets, in degrees: a number adds that loss. With ``recipe="paper"``, `angle` (40) alone.
     - "lrml", "isdml", "apllr", "apit": `similar_weight` (1), `dissimilar_weight` (0.5) and
       `graph_weight` (1).
     - "seraph": `entropy_weight` (0.1) and `trace_weight` (0.01).
@@ -216,6 +215,8 @@ class SSDMLEmbedder(
         "lr": [Interval(Real, 0, 1e38, closed="right")],
         "augment": [StrOptions({"affine"}), callable, None],
         "input_shape": [tuple, list, None],
+        "n_workers": [Interval(Integral, 1, None, closed="left")],
+        "client": "no_validation",
         "device": [str],
         "random_state": ["random_state"],
         "verbose": ["verbose"],
@@ -251,6 +252,8 @@ class SSDMLEmbedder(
         lr: float = 0.001,
         augment: Literal["affine"] | Callable[..., Any] | None = None,
         input_shape: Sequence[int] | None = None,
+        n_workers: int = 1,
+        client: Any = None,
         device: str = "auto",
         random_state: RandomStateLike = None,
         verbose: int = 0,
@@ -271,6 +274,8 @@ class SSDMLEmbedder(
         self.lr = lr
         self.augment = augment
         self.input_shape = input_shape
+        self.n_workers = n_workers
+        self.client = client
         self.device = device
         self.random_state = random_state
         self.verbose = verbose
@@ -304,7 +309,7 @@ class SSDMLEmbedder(
         """
         self._check_part_params()
         method = make_method(self.method, self.recipe, params_of(self._part_params(), "loss"))
-        self._check_unused(method)
+        check_unused(self, method)
         given = X
         X, self._sample_shape = self._check_samples(X, reset=True)
         check_varies(X)
@@ -330,7 +335,7 @@ class SSDMLEmbedder(
             n_neighbors = min(n_neighbors, max(2, (n_nodes - 1) // 2 * 2))
         check_neighbors(n_neighbors, n_nodes)
         check_changes(self.augment, self._sample_shape)
-        plan = self._make_plan(method, n_neighbors, partition_size, n_nodes)
+        plan = make_plan(self, method, n_neighbors, partition_size, n_nodes)
         seed = int(check_random_state(self.random_state).randint(2**31))
         with (
             FitProgress(self, total=plan.max_epochs, X=given, y=y, description="epoch") as progress,
@@ -345,33 +350,15 @@ class SSDMLEmbedder(
                 self.propagated_labels_ = without_label(self.propagated_labels_[places], ~known)
         return self
 
-    def _check_unused(self, method):
-        """Refuse parameters that have no effect on a linear metric, away from their default."""
-        if self.module is not None:
-            return
-        names, prefixes = ["pretrain_epochs"], ["module__"]
-        if method.metric != "gradient":
-            names += ["batch_size", "optimizer", "lr", "augment"]
-            prefixes += ["optimizer__"]
-        if method.metric == "closed form":
-            names += ["max_epochs", "epochs_per_partition"]
-        signature = inspect.signature(SSDMLEmbedder).parameters
-        changed = [name for name in names if getattr(self, name) != signature[name].default]
-        changed += [name for name in vars(self) if name.startswith(tuple(prefixes))]
-        for name in changed:
-            raise ValueError(
-                f"{name}={getattr(self, name)!r} has no effect with method={self.method!r}, "
-                f"recipe={self.recipe!r} and module=None: leave it out, or give a module."
-            )
-
     def _fit_model(self, samples, codes, weights, method, plan, rng, progress):
         given = samples
         if self.module is None:  # centred, and scaled to a mean squared length of 1
             samples = samples.flatten(1) if self.input_shape is None else samples
             samples = samples - samples.mean(0)
             samples = samples / samples.flatten(1).square().sum(1).mean().sqrt().clamp_min(1e-12)
-        model = self._make_model(samples, method)
-        partitions = Partitions(model, samples, codes, weights, plan, rng)
+        model = make_model(self, samples, method)
+        client = find_client(self.client)
+        partitions = Partitions(model, samples, codes, weights, plan, rng, client)
         labelled = np.flatnonzero(codes >= 0)
         first = labelled[:_CALIBRATED]
         first_classes = np.eye(len(self.classes_))[codes[first]]
@@ -409,53 +396,6 @@ class SSDMLEmbedder(
         """Return class distributions by labelled samples."""
         labelled = self._labelled_embeddings, self._labelled_codes
         return nearest_label_classes(embeddings, *labelled, self._temperature)
-
-    def _make_plan(self, method, n_neighbors, partition_size, n_nodes):
-        optimizer: Any = self.optimizer
-        if isinstance(optimizer, str):
-            optimizer = OPTIMIZERS[optimizer]
-        elif not inspect.isclass(optimizer):
-            raise TypeError(f"optimizer must be a name or a class, got {optimizer!r}.")
-        params = {**vars(self), "device": choose_device(self.device), "n_neighbors": n_neighbors}
-        params.update(partition_size=partition_size, paper=self.recipe == "paper")
-        params["augment"] = copy_part("augment", self.augment)
-        if self.augment == "affine":
-            params["augment"] = augment_affine
-        has_images = len(self._sample_shape) == 3
-        chosen = choose_epochs(n_nodes, self.batch_size, has_images, params["paper"])
-        if self.module is None and method.metric == "closed form":
-            params["max_epochs"] = 1  # that of one graph
-        for name, value in zip(("max_epochs", "epochs_per_partition"), chosen, strict=True):
-            if params[name] is None:
-                params[name] = value
-        settings = params_of(self._part_params(), "optimizer")
-        params["make_optimizer"] = functools.partial(optimizer, lr=self.lr, **settings)
-        return Plan(**{field.name: params[field.name] for field in dataclasses.fields(Plan)})
-
-    def _make_model(self, samples, method):
-        parametrized = method.orthogonal and method.metric == "gradient"
-        if self.module is None:
-            width = samples[0].numel()
-            n_components = min(self.n_components, width)
-            if method.orthogonal and n_components == width:
-                n_components = -(-width // 2)
-            return MetricModel(None, width, n_components, parametrized)
-        name: Any = self.module
-        if name == "auto":
-            name = "convnet" if len(self._sample_shape) == 3 else "mlp"
-        module = find_module(name)
-        params = params_of(self._part_params(), "module")
-        if name == "convnet":
-            params.setdefault("gradients", True)
-        arguments = module_arguments(module, self._sample_shape, 2 * self.n_components, params)
-        backbone = module if isinstance(module, torch.nn.Module) else module(**arguments)
-        width = embed(backbone, samples[:2]).shape[1]
-        if width < self.n_components:
-            raise ValueError(
-                f"n_components={self.n_components} is more than the {width} outputs of module "
-                f"{type(backbone).__name__}: take fewer components, or a wider network."
-            )
-        return MetricModel(backbone, width, self.n_components, parametrized)
 
     # Use
 

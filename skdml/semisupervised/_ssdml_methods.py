@@ -32,6 +32,8 @@ class Partition(NamedTuple):
         The parameter of that name.
     weights : ndarray of shape (n_nodes,) or None
         Of the samples, by which batches are drawn; None where all count alike.
+    has_images : bool
+        Whether samples are images.
     """
 
     codes: NDArray
@@ -39,6 +41,7 @@ class Partition(NamedTuple):
     classes: NDArray
     propagation: float
     weights: NDArray | None = None
+    has_images: bool = False
 
 
 class SemiSupervisedMethod:
@@ -54,10 +57,11 @@ class SemiSupervisedMethod:
         together with the network; or moved by `find_metric` from where it is.
     orthogonal : bool
         Whether L has orthonormal columns.
-    batches : {"neighbours", "views", "triplets"}
-        A batch is an array of node numbers of shape (2, n) or (3, n): samples with one of their
-        neighbours; samples with another augmented view of themselves, or a neighbour where there
-        is no augmentation; or triplets, rows of the method's attribute `triplets`.
+    batches : {"neighbours", "views", "samples", "triplets"}
+        A batch is an array of node numbers of shape (2, n), (1, n) or (3, n): samples with one of
+        their neighbours; samples with another augmented view of themselves, or a neighbour where
+        there is no augmentation; samples alone; or triplets, rows of the method's attribute
+        `triplets`.
     needs_pairs : bool
         Whether some class must have two labelled samples.
 

@@ -1,4 +1,4 @@
-"""Training loop of SSDMLEmbedder: partitions, their graphs, and epochs of batches on them."""
+"""Training loop of SSDMLEmbedder: epochs of batches on one partition after the other."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations
 
-from ..deep._data import Shuffled, augmented
-from ..deep._hog import oriented_gradients
+from ..deep._data import augmented
 from ..deep._train import embed
 from ..deep.modules import check_embeddings
 from ..utils._fit import Progress, record
 from ..utils._supervision import draw_weighted, shuffle
 from ..utils._torch import LastGood, NotFinite
-from ._label_propagation import class_distributions, describe_graph, make_graph, propagate_classes
+from ._label_propagation import describe_graph
+from ._partitions import Partitions
 from ._ssdml_methods import Partition, SemiSupervisedMethod
-from ._table_classes import Weighing, choose_weights, table_classes
 
 # Batches of an epoch at least: small data sets are passed several times.
 _MIN_BATCHES = 30
@@ -36,12 +35,10 @@ _TABLE_BATCHES, _TABLE_EPOCHS = 500, 5
 # With the paper's recipe.
 _PAPER_EPOCHS, _PAPER_EPOCHS_PER_PARTITION = 50, 10
 # Unlabelled samples of a partition, where it is not given: for tables, one graph of all rows is
-# best. Labels are propagated along graphs of so many partitions, and others are predicted.
-_IMAGES, _ROWS, _MAX_PARTITIONS = 9000, 20_000, 8
+# best.
+_IMAGES, _ROWS = 9000, 20_000
 # Labelled samples are added to each batch: the batch size over this.
 _LABELLED_SHARE = 8
-# Cells of oriented gradients along the shorter side of an image, about.
-_CELLS = 7
 # Logits of pretraining are cosines times this.
 _LOGIT_SCALE = 16.0
 
@@ -113,6 +110,7 @@ class Plan:
     lr: float
     make_optimizer: Callable[[list], torch.optim.Optimizer]
     augment: Callable[[Tensor], Tensor] | None
+    n_workers: int
     device: str
 
     def load(self, X: Tensor) -> Tensor:
@@ -191,7 +189,8 @@ def train(
     model.to(plan.device)
     if plan.pretrain_epochs:
         _pretrain(model, samples, codes, weights, plan, rng)
-    queue = draw_partitions(codes, plan.partition_size, rng)
+    n_partitions = -(-plan.max_epochs // plan.epochs_per_partition)
+    queue = partitions.draw(n_partitions)
     model.projection.requires_grad_(method.metric == "gradient")
     optimizer = schedule = None
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -204,8 +203,7 @@ def train(
     for epoch in range(1, plan.max_epochs + 1):
         progress.begin()
         if (epoch - 1) % plan.epochs_per_partition == 0:
-            rows = next(queue)
-            partition = partitions.make(rows)
+            rows, partition = next(queue)
             method.begin(partition, rng)
             graphs.append(describe_graph(partition.graph, partition.codes, partition.classes))
         figures = {}
@@ -274,134 +272,6 @@ def _pretrain(model, samples, codes, weights, plan, rng):
             optimizer.step()
 
 
-# Partitions
-
-
-def draw_partitions(codes: NDArray, partition_size: int, rng: Generator) -> Iterator[NDArray]:
-    """Yield the rows of one partition after the other: all labelled rows, and some others.
-
-    Unlabelled rows come in random order, and again when all have had their turn.
-    """
-    labelled, unlabelled = np.flatnonzero(codes >= 0), np.flatnonzero(codes < 0)
-    queue = Shuffled(unlabelled, rng)
-    while True:
-        chosen = queue.take(min(partition_size, len(unlabelled)))
-        yield np.sort(np.concatenate([labelled, chosen]))
-
-
-def input_gradients(samples: Tensor) -> NDArray:
-    """Return the oriented gradients of images as rows."""
-    cell = max(1, round(min(samples.shape[2:]) / _CELLS))
-    parts = [oriented_gradients(part, cell).flatten(1) for part in samples.split(1000)]
-    return torch.cat(parts).numpy()
-
-
-class Partitions:
-    """Graphs of samples, and the labels that are propagated along them.
-
-    Images: the first graph is of their oriented gradients, later ones are of the network, with one
-    of the gradients beside it. Tables: one graph of the rows, and classes by `table_classes`, which
-    do not depend on the network. With the paper's recipe all graphs are of the network, directed.
-
-    Parameters
-    ----------
-    model : MetricModel
-        Makes the features of a graph.
-    samples : Tensor of shape (n_samples, ...)
-        All samples.
-    codes : ndarray of shape (n_samples,)
-        The numbers of their classes; -1 where unknown.
-    weights : ndarray of shape (n_samples,) or None
-        Of the samples.
-    plan : Plan
-        The parameters.
-    rng : numpy Generator
-        Draws partitions.
-    """
-
-    def __init__(
-        self,
-        model: MetricModel,
-        samples: Tensor,
-        codes: NDArray,
-        weights: NDArray | None,
-        plan: Plan,
-        rng: Generator,
-    ) -> None:
-        self.model, self.samples, self.codes, self.weights = model, samples, codes, weights
-        self.plan, self.rng = plan, rng
-        self.n_classes = int(codes.max()) + 1
-        self.weighing: Weighing | None = None
-        self.n_made = 0
-        self.kept: tuple[NDArray, Partition] | None = None  # a table that is one partition
-
-    def make(self, rows: NDArray) -> Partition:
-        """Make a graph of some samples, and propagate the labels."""
-        if self.kept is not None and np.array_equal(rows, self.kept[0]):
-            return self.kept[1]
-        known = self.codes[rows]
-        weights = None if self.weights is None else self.weights[rows]
-        if self.plan.paper:
-            features = self.model.embed_features(self.samples[rows], self.plan.device)
-            has_network = self.model.backbone is not None
-            graph = make_graph(features, self.plan.n_neighbors, "directed", has_network)
-            classes = class_distributions([self._spread(graph, known, weights)], known)
-        elif self.samples.ndim > 2:
-            graph, classes = self._of_images(self.samples[rows], known, weights)
-        else:
-            graph, classes = self._of_table(rows, known, weights)
-        self.n_made += 1
-        partition = Partition(known, graph, classes, self.plan.propagation, weights)
-        if self.samples.ndim == 2 and not self.plan.paper and len(rows) == len(self.codes):
-            self.kept = rows, partition
-        return partition
-
-    def _spread(self, graph, known, weights, **options):
-        given = known, self.n_classes, self.plan.propagation
-        return propagate_classes(graph.flow, *given, weights=weights, **options)
-
-    def _of_images(self, samples, known, weights):
-        graph = make_graph(input_gradients(samples), self.plan.n_neighbors)
-        masses = [self._spread(graph, known, weights)]
-        if self.n_made and self.model.backbone is not None:
-            features = self.model.embed_features(samples, self.plan.device)
-            graph = make_graph(features, self.plan.n_neighbors)
-            masses.append(self._spread(graph, known, weights, n_probes=0))
-        return graph, class_distributions(masses, known)
-
-    def _of_table(self, rows, known, weights):
-        table = self.samples.numpy()
-        options = self.n_classes, self.plan.n_neighbors, self.plan.propagation
-        if not self.n_made:
-            given = table, self.codes, *options, self.weights
-            self.weighing = choose_weights(*given, self.rng)
-        table = table[rows].astype(float)
-        graph = make_graph(table, self.plan.n_neighbors, unit_length=False)
-        given = table, graph, known, *options, weights
-        return graph, table_classes(*given, self.weighing, self.rng)
-
-    def propagate_all(self) -> tuple[NDArray, NDArray]:
-        """Propagate labels to the samples, each unlabelled one in one partition.
-
-        Returns
-        -------
-        classes : ndarray of shape (n_samples, n_classes)
-            Their distributions.
-        left : ndarray
-            Numbers of samples that are in no partition, as there would be too many of these.
-        """
-        n_unlabelled = int((self.codes < 0).sum())
-        classes = np.zeros((len(self.codes), self.n_classes))
-        is_left = np.ones(len(self.codes), dtype=bool)
-        partitions = draw_partitions(self.codes, self.plan.partition_size, self.rng)
-        n_partitions = max(1, -(-n_unlabelled // self.plan.partition_size))
-        for _ in range(min(n_partitions, _MAX_PARTITIONS)):
-            rows = next(partitions)
-            classes[rows] = self.make(rows).classes
-            is_left[rows] = False
-        return classes, np.flatnonzero(is_left)
-
-
 def draw_batches(
     method: SemiSupervisedMethod, partition: Partition, plan: Plan, n_batches: int, rng: Generator
 ) -> Iterator[NDArray]:
@@ -432,8 +302,11 @@ def draw_batches(
             else:
                 extra = labelled[draw_weighted(partition.weights[labelled], n_extra, rng)]
             nodes = np.concatenate([nodes, extra])
+            drawn += 1
+            if method.batches == "samples":
+                yield nodes[None]
+                continue
             partners = nodes
             if plan.augment is None or method.batches == "neighbours":
                 partners = neighbors[nodes, rng.integers(neighbors.shape[1], size=len(nodes))]
             yield np.stack([nodes, partners])
-            drawn += 1

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
-from sklearn.neighbors import NeighborhoodComponentsAnalysis
 from sklearn.preprocessing import StandardScaler
 
-from ..utils._supervision import draw_weighted
+from ..utils._parallel import make_shards
 from ._label_propagation import (
     DEFAULT_POWER,
     Graph,
@@ -26,12 +25,14 @@ from ._label_propagation import (
     sharpen,
 )
 
-# How far labels flow beside `propagation`, which is the far flow; and logits of a regression.
-_NEAR, _SMOOTHING = 0.9, 0.9
+# How far logits of a regression flow along the graph of the rows, and how much farther than
+# `propagation` says labels flow along it: the share that a row keeps is divided by this.
+_SMOOTHING, _FARTHER = 0.9, 5.0
 # Of the logistic regression: with five labels of a class, a weak penalty has the better logits.
 _INVERSE_PENALTY = 10.0
-# NCA has a matrix of all columns, and all pairs of its rows.
-_NCA_COLUMNS, _NCA_ROWS, _NCA_STEPS = 500, 500, 30
+# Whitened rows need the eigenvectors of a matrix of all columns. Its mean variance, times this, is
+# added to its diagonal.
+_WHITENED_COLUMNS, _SHRINKAGE, _MIN_VARIANCE = 1000, 0.1, 1e-12
 # Labels are held out in so many folds, among so many rows.
 _FOLDS, _TRIAL_ROWS = 5, 3000
 # The weight of a learner is the exponential of this times its mean log-likelihood: a difference of
@@ -68,14 +69,14 @@ def learn_classes(
     n_neighbors: int,
     damping: float,
     weights: NDArray | None,
-    rng: Generator,
 ) -> NDArray:
     """Return the class distributions of rows by each of the learners.
 
-    A logistic regression of the labelled rows; labels propagated along a graph of its logits, which
-    were smoothed along the graph of the rows; along the graph of the rows, and one of the logits as
-    they are, both far and near; and along a graph of the rows as mapped by NCA, far and near. NCA
-    is left out where there are too many columns or no class has two labels.
+    A logistic regression of the labelled rows; labels propagated along the graph of the rows, as
+    far as `damping` says and farther; along one of the logits, and one of logits that were smoothed
+    along the graph of the rows. What these say, pooled with equal weights, makes two more graphs:
+    of rows whitened within classes, and of their part that tells the classes apart. These are left
+    out with too many columns.
 
     Parameters
     ----------
@@ -93,15 +94,13 @@ def learn_classes(
         Of propagation.
     weights : ndarray of shape (n_rows,) or None
         Of the rows.
-    rng : numpy Generator
-        Draws the rows that NCA sees.
 
     Returns
     -------
     classes : ndarray of shape (n_learners, n_rows, n_classes)
         Rows sum to 1, or are 0 where a learner knows nothing.
     """
-    labelled, reaches = np.flatnonzero(codes >= 0), (damping, min(damping, _NEAR))
+    labelled = np.flatnonzero(codes >= 0)
     scaled = StandardScaler().fit_transform(rows)
     regression = LogisticRegression(C=_INVERSE_PENALTY, max_iter=1000)
     with warnings.catch_warnings():
@@ -111,27 +110,53 @@ def learn_classes(
     found = np.zeros((len(rows), n_classes))
     found[:, regression.classes_] = regression.predict_proba(scaled)
     logits = regression.decision_function(scaled).reshape(len(rows), -1)
-    smooth = propagate_in_parts(graph, logits, _SMOOTHING)
+
+    def spread(flow, damping=damping):
+        return class_mass(flow, codes, n_classes, damping, weights)
 
     def join(features):
-        return make_graph(features, n_neighbors, unit_length=False)
+        return make_graph(features, n_neighbors, unit_length=False).flow
 
-    flows = [(join(smooth), damping)]
-    flows += [(one, reach) for one in (graph, join(logits)) for reach in reaches]
-    seen = labelled
-    if weights is not None:
-        seen = seen[np.unique(draw_weighted(weights[seen], len(seen), rng))]
-    if len(seen) > _NCA_ROWS:
-        seen = rng.permutation(seen)[:_NCA_ROWS]
-    if rows.shape[1] <= _NCA_COLUMNS and np.bincount(codes[seen]).max() > 1:
-        nca = NeighborhoodComponentsAnalysis(init="identity", max_iter=_NCA_STEPS)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            nca.fit(scaled[seen], codes[seen])
-        mapped = join(nca.transform(scaled))
-        flows += [(mapped, reach) for reach in reaches]
-    masses = [class_mass(one.flow, codes, n_classes, reach, weights) for one, reach in flows]
-    return np.stack([found, *masses])
+    learners = [found, spread(graph.flow), spread(graph.flow, 1 - (1 - damping) / _FARTHER)]
+    smooth = propagate_in_parts(graph, logits, _SMOOTHING)
+    learners += [spread(join(features)) for features in (logits, smooth)]
+    if rows.shape[1] <= _WHITENED_COLUMNS:
+        classes = set_labels(pool(np.stack(learners), equal_weights(len(learners))), codes)
+        classes = classes if weights is None else weights[:, None] * classes
+        learners += [spread(join(features)) for features in whiten_classes(scaled, classes)]
+    return np.stack(learners)
+
+
+def whiten_classes(rows: NDArray, classes: NDArray) -> tuple[NDArray, NDArray]:
+    """Map rows so that the covariance within classes is nearly the identity.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+        The rows.
+    classes : ndarray of shape (n_rows, n_classes)
+        How much each row counts for each class. A class may be missing.
+
+    Returns
+    -------
+    whitened : ndarray of shape (n_rows, n_columns)
+        All directions, as in linear discriminant analysis with a shrunken covariance.
+    discriminant : ndarray of shape (n_rows, n_directions)
+        Those in which the means of the classes lie.
+    """
+    counts = classes.sum(axis=0)
+    classes, counts = classes[:, counts > 0], counts[counts > 0]
+    means = classes.T @ rows / counts[:, None]
+    weighted = classes.sum(axis=1)[:, None] * rows
+    within = (weighted.T @ rows - (counts * means.T) @ means) / counts.sum()
+    width = len(within)
+    within += max(_SHRINKAGE * np.trace(within) / width, _MIN_VARIANCE) * np.eye(width)
+    variances, axes = np.linalg.eigh(within)
+    axes = axes / np.sqrt(variances)
+    means = (means - means.mean(axis=0)) @ axes
+    directions = np.linalg.svd(means, full_matrices=False)[2][: max(1, len(means) - 1)]
+    whitened = rows @ axes
+    return whitened, whitened @ directions.T
 
 
 def propagate_in_parts(graph: Graph, values: NDArray, damping: float) -> NDArray:
@@ -191,6 +216,12 @@ def pool(classes: NDArray, weighing: Weighing) -> NDArray:
     return normalize_rows(np.exp(weighing.power * logarithms) * known)
 
 
+def equal_weights(n_learners: int) -> Weighing:
+    """Return how to pool learners of which nothing is known, the first a regression."""
+    powers = np.array([1.0, *[DEFAULT_POWER] * (n_learners - 1)])
+    return Weighing(powers, np.full(n_learners, 1 / n_learners), 1.0)
+
+
 def choose_weights(
     rows: NDArray,
     codes: NDArray,
@@ -199,13 +230,20 @@ def choose_weights(
     damping: float,
     weights: NDArray | None,
     rng: Generator,
+    *,
+    n_jobs: int | None = None,
+    client: Any = None,
 ) -> Weighing | None:
     """Return how to pool learners, found by cross-validation over the labels of some rows.
 
     Parameters
     ----------
-    rows, codes, n_classes, n_neighbors, damping, weights, rng
+    rows, codes, n_classes, n_neighbors, damping, weights
         As of `learn_classes`.
+    rng : numpy Generator
+        Draws rows and folds.
+    n_jobs, client
+        As of `make_shards`: where folds are worked on.
 
     Returns
     -------
@@ -223,15 +261,19 @@ def choose_weights(
     if not folds:
         return None
     graph = make_graph(rows, min(n_neighbors, len(rows) - 1), unit_length=False)
-    parts = []
-    for fold in folds:
-        known = codes.copy()
-        known[fold] = -1
-        given = n_classes, graph.neighbors.shape[1], damping, weights, rng
-        parts.append(learn_classes(rows, graph, known, *given)[:, fold])
-    n_learners = min(map(len, parts))  # NCA, the last, may find no pairs in some folds
-    parts = [part[:n_learners] for part in parts]
+    given = rows, graph, codes, n_classes, graph.neighbors.shape[1], damping, weights
+    with make_shards(folds, n_jobs=n_jobs, client=client) as shards:
+        parts = shards.map(learn_without, *given)
     return weigh(np.concatenate(parts, axis=1), codes[np.concatenate(folds)])
+
+
+def learn_without(
+    fold: NDArray, rows: NDArray, graph: Graph, codes: NDArray, *options: Any
+) -> NDArray:
+    """Return what learners that do not know some labels say of these rows."""
+    known = codes.copy()
+    known[fold] = -1
+    return learn_classes(rows, graph, known, *options)[:, fold]
 
 
 def label_folds(codes: NDArray, rng: Generator) -> list[NDArray]:
@@ -266,13 +308,12 @@ def table_classes(
     damping: float,
     weights: NDArray | None,
     weighing: Weighing | None,
-    rng: Generator,
 ) -> NDArray:
     """Return the class distribution of each row.
 
     Parameters
     ----------
-    rows, graph, codes, n_classes, n_neighbors, damping, weights, rng
+    rows, graph, codes, n_classes, n_neighbors, damping, weights
         As of `learn_classes`.
     weighing : Weighing or None
         Of `choose_weights`. None takes all learners alike.
@@ -282,8 +323,5 @@ def table_classes(
     classes : ndarray of shape (n_rows, n_classes)
         Rows sum to 1. Labelled rows have their class.
     """
-    found = learn_classes(rows, graph, codes, n_classes, n_neighbors, damping, weights, rng)
-    if weighing is None:
-        powers = np.array([1.0, *[DEFAULT_POWER] * (len(found) - 1)])
-        weighing = Weighing(powers, np.full(len(found), 1 / len(found)), 1.0)
-    return set_labels(pool(found[: len(weighing.weights)], weighing), codes)
+    found = learn_classes(rows, graph, codes, n_classes, n_neighbors, damping, weights)
+    return set_labels(pool(found, weighing or equal_weights(len(found))), codes)

@@ -3,6 +3,8 @@
 import importlib
 
 import numpy as np
+from sklearn.linear_model import LogisticRegression
+from sklearn.neighbors import KNeighborsClassifier
 
 from tests.fuzz import inputs
 from tests.fuzz.cases import NAMES, arguments_of, choose, part, supervised, target
@@ -23,7 +25,8 @@ def estimator_case(rng, name, choices, quick, fit, uses, kinds):
     an argument is given as its name in the case.
     """
     common = {"random_state": [0, 1, None, np.random.RandomState(0)], "verbose": [0, 1]}
-    cls = getattr(importlib.import_module("skdml"), name)
+    folder, _, name = f"skdml.{name}".rpartition(".")
+    cls = getattr(importlib.import_module(folder), name)
     common = {key: values for key, values in common.items() if key in arguments_of(cls)}
     parameters = quick | choose(rng, choices | common)
     steps = [Step("fit", _method("fit", {key: key for key in fit}))]
@@ -372,6 +375,27 @@ def ssdml(rng, folder):
     }
     quick = {"max_epochs": 1, "n_components": 2, "n_neighbors": 4}
     return _embedder(rng, "SSDMLEmbedder", choices, quick)
+
+
+@target(2, "torch", "skorch")
+def partly_labelled(rng, folder):
+    values, kinds = supervised(rng)
+    values["y"] = np.where(rng.random(len(values["y"])) < 0.5, values["y"], -1)
+    choices = {
+        "estimator": [None, LogisticRegression(), KNeighborsClassifier(1)],
+        "propagate": [True, False],
+        "n_neighbors": [1, 4, 100],
+    }
+    uses = [
+        ("predict", {"X": "test"}),
+        ("predict_proba", {"X": "test"}),
+        ("score", {"X": "test", "y": "y_test"}),
+    ]
+    given = part(values, "X", "y")
+    name = "semisupervised.PartiallyLabelledClassifier"
+    case = estimator_case(rng, name, choices, {}, given, uses, kinds)
+    case.arguments |= part(values, "test", "y_test")
+    return case
 
 
 @target(4, "torch", "ot")

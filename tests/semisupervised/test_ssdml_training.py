@@ -20,13 +20,12 @@ from skdml.semisupervised._method_ssdml import (  # noqa: E402
     NeighbourhoodTriplets,
     PropagatedClasses,
 )
+from skdml.semisupervised._partitions import Partitions, draw_partitions  # noqa: E402
 from skdml.semisupervised._ssdml_training import (  # noqa: E402
     MetricModel,
-    Partitions,
     Plan,
     choose_epochs,
     draw_batches,
-    draw_partitions,
 )
 
 
@@ -43,6 +42,7 @@ def make_plan(**changes):
         "lr": 0.001,
         "make_optimizer": torch.optim.Adam,
         "augment": None,
+        "n_workers": 1,
         "device": "cpu",
     }
     return Plan(**{**defaults, **changes})
@@ -210,8 +210,8 @@ def test_a_table_of_one_partition_is_looked_at_once():
     model = MetricModel(None, 5, 2, orthogonal=False)
     given = model, torch.from_numpy(rows), codes, None
     partitions = Partitions(*given, make_plan(partition_size=100), rng)
-    first = partitions.make(np.arange(120))
-    assert partitions.make(np.arange(120)) is first
+    (first,) = partitions.make([np.arange(120)])
+    assert all(one is first for one in partitions.make([np.arange(120)] * 2))
     classes, left = partitions.propagate_all()
     np.testing.assert_array_equal(classes, first.classes)
     assert len(left) == 0

@@ -6,6 +6,9 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("skorch")
 
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+
+from skdml.semisupervised import _table_classes
 from skdml.semisupervised._label_propagation import make_graph
 from skdml.semisupervised._nearest_labels import choose_temperature, nearest_label_classes
 from skdml.semisupervised._table_classes import (
@@ -16,6 +19,7 @@ from skdml.semisupervised._table_classes import (
     pool,
     table_classes,
     weigh,
+    whiten_classes,
 )
 
 
@@ -31,18 +35,17 @@ def table():
 
 def learners(rows, codes, n_classes=3, weights=None):
     graph = make_graph(rows, 6, unit_length=False)
-    rng = np.random.default_rng(0)
-    return learn_classes(rows, graph, codes, n_classes, 6, 0.99, weights, rng)
+    return learn_classes(rows, graph, codes, n_classes, 6, 0.99, weights)
 
 
 def test_learners_return_distributions(table):
     rows, codes, y = table
     found = learners(rows, codes)
-    assert found.shape == (8, 150, 3)
+    assert found.shape == (7, 150, 3)
     np.testing.assert_allclose(found.sum(axis=2), 1)
     assert (found.argmax(axis=2) == y).mean(axis=1).min() > 0.5
-    one_each = np.where(np.arange(150) < 3, y, -1)
-    assert len(learners(rows, one_each)) == 6  # without NCA
+    wide = np.hstack([rows, np.zeros((150, 995))])
+    assert len(learners(wide, codes)) == 5  # without whitened rows
 
 
 def test_a_class_that_is_missing_gets_nothing(table):
@@ -57,6 +60,28 @@ def test_weights_of_labels_count(table):
     weights[codes == 2] = 50
     plain, heavy = learners(rows, codes), learners(rows, codes, weights=weights)
     assert heavy[0, :, 2].mean() > plain[0, :, 2].mean()
+
+
+def test_rows_are_whitened_within_classes(monkeypatch, table):
+    rows, _, y = table
+    mixed = rows @ np.random.default_rng(1).standard_normal((6, 6))
+    monkeypatch.setattr(_table_classes, "_SHRINKAGE", 0)
+    whitened, discriminant = whiten_classes(mixed, np.eye(4)[y])  # the fourth class is missing
+    means = np.stack([whitened[y == label].mean(axis=0) for label in range(3)])
+    np.testing.assert_allclose(np.cov((whitened - means[y]).T, bias=True), np.eye(6), atol=1e-6)
+    assert discriminant.shape == (150, 2)
+    expected = LinearDiscriminantAnalysis().fit(mixed, y).transform(mixed)
+    products = [(Z - Z.mean(axis=0)) @ (Z - Z.mean(axis=0)).T for Z in (discriminant, expected)]
+    np.testing.assert_allclose(products[0], products[1], atol=1e-5)
+    monkeypatch.setattr(_table_classes, "_SHRINKAGE", 0.1)
+    weights = np.repeat([1, 3], 75)
+    repeated = whiten_classes(np.repeat(mixed, weights, axis=0), np.eye(3)[np.repeat(y, weights)])
+    weighted = whiten_classes(mixed, weights[:, None] * np.eye(3)[y])
+    for once, often in zip(weighted, repeated, strict=True):
+        distances = np.linalg.norm(once[0] - once[1]), np.linalg.norm(often[0] - often[1])
+        np.testing.assert_allclose(*distances, rtol=1e-8)
+    constant = np.zeros((5, 2))
+    assert np.isfinite(whiten_classes(constant, np.eye(5))[0]).all()
 
 
 def test_folds_hold_out_no_class_as_a_whole():
@@ -102,14 +127,14 @@ def test_classes_of_a_table_are_better_than_its_graph(table):
     rng = np.random.default_rng(0)
     weighing = choose_weights(rows, codes, 3, 6, 0.99, None, rng)
     graph = make_graph(rows, 6, unit_length=False)
-    classes = table_classes(rows, graph, codes, 3, 6, 0.99, None, weighing, rng)
+    classes = table_classes(rows, graph, codes, 3, 6, 0.99, None, weighing)
     np.testing.assert_allclose(classes.sum(axis=1), 1)
     np.testing.assert_array_equal(classes[:15], np.eye(3)[y[:15]])
     assert np.mean(classes.argmax(axis=1) == y) > 0.9
     # One label of each class: nothing can be held out.
     few = np.where(np.arange(150) < 3, y, -1)
     assert choose_weights(rows, few, 3, 6, 0.99, None, rng) is None
-    classes = table_classes(rows, graph, few, 3, 6, 0.99, None, None, rng)
+    classes = table_classes(rows, graph, few, 3, 6, 0.99, None, None)
     np.testing.assert_allclose(classes.sum(axis=1), 1)
 
 
