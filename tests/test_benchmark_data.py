@@ -107,9 +107,9 @@ def tiny_home(home):
 
 def test_every_loader_is_tested_here():
     loaders = {name for name in vars(data) if name.startswith("load_")}
-    others = {"load_graded_pairs", "load_table"}
+    others = {"load_graded_pairs", "load_table", "load_colour_images"}
     assert {load.__name__ for load, *_ in LOADERS} == loaders - others
-    assert {*FOLDERS, "tables"} == set(data.SOURCES)
+    assert {*FOLDERS, "tables", "images"} == set(data.SOURCES)
 
 
 def test_tables(home):
@@ -118,6 +118,17 @@ def test_tables(home):
     (home / "tables").mkdir()
     (home / "tables" / "tab_adult.csv.gz").write_bytes(gzip.compress(b"age,sex\n39,\n50,Male\n"))
     assert data.load_table("adult")["sex"].isna().tolist() == [True, False]
+
+
+def test_colour_images(home):
+    with pytest.raises(FileNotFoundError, match=r"cifar100_raw\.npz"):
+        data.load_colour_images("train")
+    images = np.random.default_rng(0).integers(256, size=(8, 32, 32, 3), dtype=np.uint8)
+    write_npz(home / "images" / "cifar100_raw.npz", X=images, y=np.arange(8))
+    X, y = data.load_colour_images("test")
+    assert y.tolist() == [0, 4]
+    np.testing.assert_allclose(X[1], images[4].transpose(2, 0, 1).ravel() / 255, rtol=1e-6)
+    assert data.load_colour_images("train")[1].tolist() == [1, 2, 3, 5, 6, 7]
 
 
 def test_data_home(monkeypatch, tmp_path):

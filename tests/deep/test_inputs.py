@@ -406,9 +406,8 @@ def test_ranks_read_files_and_datasets_themselves(rows, tmp_path):
     np.save(tmp_path / "X.npy", np.vstack([X[:5], X]))
     mapped = np.load(tmp_path / "X.npy", mmap_mode="r")[5:]  # not from the beginning of the file
     model = quick("mlp", n_workers=2, classes_per_batch=2)
-    expected = clone(model).fit(X, y).transform(X)
-    assert_array_equal(clone(model).fit(mapped, y).transform(X), expected)
-    assert_array_equal(clone(model).fit(Counted(X, y), y).transform(X), expected)
+    expected = clone(model).fit(Counted(X, y), y).transform(X)
+    assert_array_equal(model.fit(mapped, y).transform(X), expected)
 
 
 def test_where_the_rows_of_a_memory_map_are(rows, tmp_path):

@@ -419,7 +419,7 @@ BROKEN = [
     ("data_is_left_alone", WritesWhenAsked(), "a method changed its X"),
     ("training_data_is_not_needed", KeepsTheRows(), "after ndarray of float64, 40 x 5"),
     ("training_data_is_not_needed", KeepsTheSparseRows(), "after csr_array of float64, 18 x 30"),
-    ("keyboard_interrupt", SetsAttributesEarly(), r"left .* at 25% of fit: \['started_'\]"),
+    ("keyboard_interrupt", SetsAttributesEarly(), r"left .* at 40% of fit: \['started_'\]"),
     ("keyboard_interrupt", SetsAttributesLate(), r"left .* at 100% of fit: \['finished_'"),
     ("keyboard_interrupt", SwallowsInterrupts(), "fit swallowed KeyboardInterrupt"),
     ("keyboard_interrupt", SpoilsTheEarlierFit(), "the earlier fit is not kept"),

@@ -101,7 +101,7 @@ def loss_names() -> list[str]:
     Examples
     --------
     >>> from skdml.deep.losses import loss_names
-    >>> [name for name in loss_names() if name.startswith("dro")]
+    
     ['dro-kl', 'dro-kl-g', 'dro-max', 'dro-topk', 'dro-topk-pn', 'dro-variance']
     """
     return sorted([*LOSSES, *PEERS])
