@@ -231,7 +231,7 @@ def workers(options):
         }
     )
     gain = rows[0]["seconds"] / rows[1]["seconds"]
-    allowed = _two_processes(options.pick(40, 1))
+    allowed = two_processes(options.pick(40, 1))
     rows.append({"case": "matrix products", "side": "two processes over one", "ratio": allowed})
     text = "one worker's seconds over two workers' (two processes without dask gain"
     return rows, [Target.at_least(f"{text} {allowed:.2f})", 1.6, gain)]
@@ -246,7 +246,7 @@ def _multiply(n_products):
     return time.perf_counter() - start
 
 
-def _two_processes(n_products):
+def two_processes(n_products):
     """Return the throughput of two processes that multiply over that of one."""
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         list(pool.map(_multiply, [1, 1]))
