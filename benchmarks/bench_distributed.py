@@ -35,7 +35,7 @@ SYNCS = ("hybrid", "allreduce")
 # Megabits per second of the one link that all ranks share.
 RATE = 400
 # The default loss, and the thesis's own.
-BASE, THESIS = "multi-similarity", "thesis"
+BASE, THESIS = "multi-similarity", "class-anchor"
 MODES = {
     "global mining, hybrid": {"sync": "hybrid"},
     "local mining, hybrid": {"sync": "hybrid", "gather": False},
