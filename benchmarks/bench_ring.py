@@ -86,8 +86,8 @@ def run(options):
             },
         },
         notes=[
-            f"{epochs} epochs, means over {len(seeds)} seeds, Adam at 0.001 falling to zero along a "
-            "cosine, affine changes. All replicas are in one process, so that any of them can "
+            f"{epochs} epochs, means over {len(seeds)} seeds, Adam at 0.001 falling to zero along "
+            "a cosine, affine changes. All replicas are in one process, so that any of them can "
             "embed the rows of another; on machines that would send rows in place of embeddings."
         ],
         plot=plot,
@@ -107,4 +107,6 @@ def plot(report, figure):
         axes.set_xlabel("epoch")
         axes.set_title(title)
         axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="center left", bbox_to_anchor=(1, 0.5))
+    figure.legend(
+        *panels[0].get_legend_handles_labels(), loc="center left", bbox_to_anchor=(1, 0.5)
+    )

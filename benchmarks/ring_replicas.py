@@ -117,7 +117,7 @@ def _step(replicas, loss, plan, probe, is_warming):
         replica.module.train()(X) for replica, (X, _) in zip(replicas, batches, strict=True)
     ]
     values = []
-    for rank, replica in enumerate(replicas):
+    for rank in range(RANKS):
         if plan.rows is None:
             rows, labels, own = embeddings[rank], batches[rank][1], None
         else:
