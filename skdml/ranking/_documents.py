@@ -11,6 +11,7 @@ from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
 
 from ..utils import validation as checks
+from ..utils._parallel import computed, is_dask_array
 from ..utils._sklearn import validate_rows
 from ..utils._typing import MatrixLike
 
@@ -110,6 +111,10 @@ class Queries(_ByQuery):
         """Return the rows of the query at that position in `ids`."""
         return self.order[self.starts[query] : self.starts[query + 1]]
 
+    def in_order(self) -> Queries:
+        """Return the same queries of the rows in `order` alone."""
+        return replace(self, order=np.arange(len(self.order)))
+
 
 def check_rows(estimator: Any, X: MatrixLike, name: str = "X", **options: Any) -> NDArray:
     """Return documents as a dense matrix, in which cells may be missing."""
@@ -121,12 +126,48 @@ def check_documents(
     ranker: Any, X: MatrixLike, y: Any, qid: Any, *, reset: bool = False, suffix: str = ""
 ) -> tuple[NDArray, NDArray, Queries]:
     """Return documents, their grades and their queries, for `fit` of a ranker."""
-    hint = " Pass the relevance of each document."
-    checks.check_given(y, type(ranker).__name__, hint, f"y{suffix}")
+    _check_y_given(ranker, y, f"y{suffix}")
     least = 2 if reset else 1  # one document has no order
     X = check_rows(ranker, X, f"X{suffix}", reset=reset, ensure_min_samples=least)
     y = checks.check_grades(y, f"y{suffix}", len(X))
     return X, y, group_rows(qid, len(X), f"qid{suffix}")
+
+
+def _check_y_given(ranker, y, name):
+    checks.check_given(y, type(ranker).__name__, " Pass the relevance of each document.", name)
+
+
+def stays_on_workers(X: Any) -> bool:
+    """Tell whether a dask array has more cells than what is learned from here."""
+    return is_dask_array(X) and X.ndim == 2 and bool(X.size > _MAX_CELLS)
+
+
+def scan_documents(ranker: Any, X: Any, y: Any, qid: Any) -> tuple[NDArray, Queries, NDArray]:
+    """Return grades, queries and the columns with missing cells of a dask array of documents."""
+    import dask
+    import dask.array as da
+
+    _check_y_given(ranker, y, "y")
+    y = checks.check_grades(computed(y), "y", len(X))
+    queries = group_rows(computed(qid), len(X))
+    gone = da.isnan(X)
+    known = da.where(gone, 0, X)
+    missing, *bounds = dask.compute(gone.any(axis=0), known.min(axis=0), known.max(axis=0))
+    if not np.isfinite(bounds).all():
+        raise ValueError("X contains infinity: replace such cells, or leave out these documents.")
+    checks.check_scale(np.array(bounds), "X", exponent=_MOST_EXPONENT)
+    return y, queries, np.flatnonzero(missing)
+
+
+def gather_documents(
+    ranker: Any, X: Any, rows: NDArray, columns: NDArray
+) -> tuple[NDArray, Missing]:
+    """Return some documents of a dask array, and what takes the place of missing cells in all."""
+    order = np.argsort(rows)
+    found = np.empty((len(rows), X.shape[1]), X.dtype)
+    found[order] = computed(X[rows[order]])
+    found = check_rows(ranker, found, reset=True, ensure_min_samples=2)
+    return found, Missing(columns, fit_missing(found).medians)
 
 
 def group_rows(qid: ArrayLike | None, n_rows: int, name: str = "qid") -> Queries:
@@ -405,11 +446,50 @@ def check_query_weights(
     return queries.take(counted), None if (weights == weights[0]).all() else weights
 
 
-def draw_sample(queries: Queries, n_features: int, rng: Generator) -> NDArray:
-    """Return queries in random order, as many as have a limited number of cells."""
-    shuffled = rng.permutation(len(queries.ids))
-    n_cells = np.cumsum(queries.sizes[shuffled]) * n_features
-    return shuffled[: max(1, int(np.searchsorted(n_cells, _MAX_CELLS, side="right")))]
+class Training(NamedTuple):
+    """Documents to learn from.
+
+    Attributes
+    ----------
+    sample, everything : (array, array, Queries, array or None)
+        Documents, grades, queries and their weights: of queries drawn at random, and of all that
+        have documents of different grades.
+    n_queries : int
+        How many there are with those of a single grade.
+    """
+
+    sample: tuple[Any, NDArray, Queries, NDArray | None]
+    everything: tuple[Any, NDArray, Queries, NDArray | None]
+    n_queries: int
+
+
+def draw_training(
+    X: Any,
+    y: NDArray,
+    queries: Queries,
+    weights: NDArray | None,
+    n_features: int,
+    rng: Generator,
+) -> Training:
+    """Return queries in random order, as many as have a limited number of cells, and all of them.
+
+    With `n_features` of 0 the sample is all queries, in their order.
+    """
+    kept = np.flatnonzero(several_grades(y[queries.order], queries.starts))
+    if len(kept) == 0:
+        raise ValueError(
+            "y: no query has documents of different relevance, so there is no order to learn."
+        )
+    drawn = kept
+    if n_features:
+        shuffled = rng.permutation(kept)
+        n_cells = np.cumsum(queries.sizes[shuffled]) * n_features
+        drawn = shuffled[: max(1, int(np.searchsorted(n_cells, _MAX_CELLS, side="right")))]
+
+    def part(numbers):
+        return X, y, queries.take(numbers), None if weights is None else weights[numbers]
+
+    return Training(part(drawn), part(kept), len(queries.ids))
 
 
 def hold_out(ranked: RankedQueries, rng: Generator) -> tuple[RankedQueries, RankedQueries | None]:

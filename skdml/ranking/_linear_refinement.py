@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from ..utils._parallel import make_shards
-from ._documents import Measure, Queries
+from ..utils._parallel import is_dask_array, make_shards
+from ._documents import Measure, Missing, Queries
 from ._linear import LinearPart, Spectrum, Targets, sum_all, sums_of
 from ._views import Seen
 
@@ -20,24 +20,40 @@ _STEPS = 15  # of L-BFGS
 
 
 def make_blocks(
-    X: NDArray,
+    X: Any,
     y: NDArray,
     queries: Queries,
     weights: NDArray | None,
     measure: Measure,
+    missing: Missing | None = None,
     n_rows: int | None = None,
-) -> list[tuple[NDArray, Targets]]:
-    """Return documents in blocks of whole queries, with their targets; a view where it can be."""
-    blocks, first = [], 0
+) -> list[Any]:
+    """Return documents in blocks of whole queries, with their targets; a view where it can be.
+
+    Blocks of a dask array are delayed, but for the first few; `missing` fills their missing cells.
+    """
+    blocks: list[Any] = []
+    first = 0
     for chunk in queries.chunks(n_rows or _BLOCK):
         rows, last = chunk.order, first + len(chunk.ids)
         adjacent = rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all()
         part = X[rows[0] : rows[-1] + 1] if adjacent else X[rows]
         best = np.repeat(np.maximum.reduceat(y[rows], chunk.starts[:-1]), chunk.sizes)
         own = np.ones(len(chunk.ids)) if weights is None else weights[first:last]
-        blocks.append((part, Targets(chunk.starts, measure.worth(y[rows], best), own)))
+        block = part, Targets(chunk.starts, measure.worth(y[rows], best), own)
+        if is_dask_array(X):
+            import dask
+
+            block = dask.delayed(_filled, pure=False)(missing, chunk.in_order(), *block)
+            if len(blocks) < _BLOCKS:
+                block = block.compute()
+        blocks.append(block)
         first = last
     return blocks
+
+
+def _filled(missing, queries, X, targets):
+    return missing.fill(X, queries), targets
 
 
 def refine(part: LinearPart, blocks: list, n_queries: int, **workers: Any) -> LinearPart:

@@ -29,13 +29,15 @@ from ._documents import (
     Measure,
     check_documents,
     check_query_weights,
-    draw_sample,
+    draw_training,
     fit_missing,
+    gather_documents,
     group_rows,
     hold_out,
     repeat_documents,
-    several_grades,
+    scan_documents,
     sort_queries,
+    stays_on_workers,
 )
 from ._linear import fit_linear
 from ._linear_refinement import make_blocks, refine
@@ -294,8 +296,9 @@ class LocalGMMLRanker(DocumentRanker):
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_documents, n_features)
-            The documents; cells may be missing (NaN). Sparse ones are made dense. A dask array is
-            gathered: its chunks may split a query.
+            The documents; cells may be missing (NaN). Sparse ones are made dense. Of a dask
+            array with more than 1.25 million cells, queries drawn at random are gathered, and the
+            workers see the rest; a smaller one is gathered. Its chunks may split a query.
         y : array-like of shape (n_documents,)
             Their relevance, 0 or above; the grades need not be integers.
         qid : array-like of shape (n_documents,), default=None
@@ -314,33 +317,19 @@ class LocalGMMLRanker(DocumentRanker):
             The fitted estimator.
         """
         client = find_client(None, X)
-        X = computed(X)
-        given_X, given_y = X, y
-        X, y, queries = check_documents(self, X, y, qid, reset=True)
-        if qid is None:
-            rows = repeat_documents(X, y, sample_weight)
-            X, y, sample_weight = X[rows], y[rows], None
-            queries = group_rows(None, len(X), "qid")
-        queries, weights = check_query_weights(sample_weight, queries)
-        self._missing = fit_missing(X)
-        X = self._missing.fill(X, queries)
+        is_large = qid is not None and self.linear and stays_on_workers(X)
+        given_X, given_y = X if is_large else computed(X), y
+        rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
+        open_documents = self._open_large if is_large else self._open
+        opened = open_documents(given_X, y, qid, sample_weight, rng)
+        X, y, drawn, weights = opened.sample
+        measure, n_kept = Measure(self.gains, self.cutoff), len(opened.everything[2].ids)
         given = None
         if X_val is not None:
             given = check_documents(self, X_val, y_val, qid_val, suffix="_val")
             given = self._missing.fill(given[0], given[2], "X_val"), *given[1:]
         elif y_val is not None or qid_val is not None:
             raise ValueError("y_val or qid_val was given without X_val: pass all of them.")
-        rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
-        kept = np.flatnonzero(several_grades(y[queries.order], queries.starts))
-        if len(kept) == 0:
-            raise ValueError(
-                "y: no query has documents of different relevance, so there is no order to learn."
-            )
-        sample = kept
-        if self.linear:
-            sample = kept[draw_sample(queries.take(kept), X.shape[1], rng)]
-        measure = Measure(self.gains, self.cutoff)
-        drawn = queries.take(sample)
         # Without qid, there is one query, and documents to be scored belong to it.
         self._documents = X.copy() if qid is None else None
         validation = None
@@ -355,9 +344,9 @@ class LocalGMMLRanker(DocumentRanker):
             ) as progress,
             limit_threads(1),  # the matrices are small
         ):
-            if len(kept) < len(queries.ids):
+            if n_kept < opened.n_queries:
                 progress.note(
-                    f"{len(queries.ids) - len(kept)} of {len(queries.ids)} queries have a single "
+                    f"{opened.n_queries - n_kept} of {opened.n_queries} queries have a single "
                     "grade of relevance and are left out of training."
                 )
             self._linear = None
@@ -365,16 +354,16 @@ class LocalGMMLRanker(DocumentRanker):
             self.interactions_ = np.zeros((2 * X.shape[1], 2 * X.shape[1]))
             own: dict[str, Any] = {}  # of the queries
             if weights is not None:
-                own["weights"] = weights[sample] / weights[sample].mean()
+                own["weights"] = weights / weights.mean()
             if self.linear:
                 rows = drawn.order
                 ranked, _ = sort_queries(np.empty((len(rows), 0)), y[rows], drawn, measure)
                 self._linear = fit_linear(X[rows], replace(ranked, **own), self.n_jobs)
-                if len(sample) < len(kept):
-                    counted = None if weights is None else weights[kept]
-                    blocks = make_blocks(X, y, queries.take(kept), counted, measure)
+                if len(drawn.ids) < n_kept:
+                    all_X, all_y, kept, counted = opened.everything
+                    blocks = make_blocks(all_X, all_y, kept, counted, measure, self._missing)
                     workers = {"n_jobs": self.n_jobs, "client": client}
-                    self._linear = refine(self._linear, blocks, len(sample), **workers)
+                    self._linear = refine(self._linear, blocks, len(drawn.ids), **workers)
                 self.coef_ = self._linear.coefficients
                 if self._linear.interactions is not None:
                     self.interactions_ = self._linear.interactions
@@ -410,6 +399,28 @@ class LocalGMMLRanker(DocumentRanker):
                 centres = np.array([X[drawn.rows(q)].mean(axis=0) for q in range(len(drawn.ids))])
                 self._weights = replace(self._weights, centres=centres, scale=column_scale(X))
         return self
+
+    def _open(self, X, y, qid, sample_weight, rng):
+        """Check documents in memory, and draw the queries that are learned from."""
+        X, y, queries = check_documents(self, X, y, qid, reset=True)
+        if qid is None:
+            rows = repeat_documents(X, y, sample_weight)
+            X, y, sample_weight = X[rows], y[rows], None
+            queries = group_rows(None, len(X), "qid")
+        queries, weights = check_query_weights(sample_weight, queries)
+        self._missing = fit_missing(X)
+        X = self._missing.fill(X, queries)
+        return draw_training(X, y, queries, weights, X.shape[1] if self.linear else 0, rng)
+
+    def _open_large(self, X, y, qid, sample_weight, rng):
+        """Do the same for a dask array, of which the drawn queries are gathered."""
+        y, queries, columns = scan_documents(self, X, y, qid)
+        queries, weights = check_query_weights(sample_weight, queries)
+        opened = draw_training(X, y, queries, weights, X.shape[1] + len(columns), rng)
+        _, _, drawn, weights = opened.sample
+        rows, self._missing = gather_documents(self, X, drawn.order, columns)
+        y, drawn = y[drawn.order], drawn.in_order()
+        return opened._replace(sample=(self._missing.fill(rows, drawn), y, drawn, weights))
 
     def _fit_local(self, ranked, validation, given, rng, progress, client):
         """Fit the local metrics, beside the linear part if there is one."""

@@ -1,4 +1,4 @@
-"""Ranks on several hosts: network namespaces with a scheduler, workers and addresses of their own."""
+"""Ranks on several hosts: network namespaces with a scheduler and workers of their own."""
 
 import json
 import re
@@ -13,8 +13,8 @@ pytest.importorskip("torch")
 pytest.importorskip("skorch")
 pytest.importorskip("distributed")
 
-from tests.deep import host_fit  # noqa: E402
-from tests.hosts import Hosts, NoHosts  # noqa: E402
+from tests.deep import host_fit
+from tests.hosts import Hosts, NoHosts
 
 _GUIDE = Path(__file__).parents[2] / "doc" / "guide" / "distributed.md"
 

@@ -11,7 +11,7 @@ from sklearn.model_selection import GridSearchCV, GroupKFold
 
 from skdml import LocalGMMLRanker
 from skdml.datasets import make_ranking
-from skdml.ranking import _anchor_model, _documents, _linear_refinement
+from skdml.ranking import _anchor_model, _documents, _linear_refinement, _local_gmml
 
 pytestmark = pytest.mark.filterwarnings("error:::skdml")
 
@@ -110,6 +110,43 @@ def test_dask_arrays_whose_partitions_split_queries(cluster_client, data):
         assert_same(make_ranker().fit(*lazy), expected)
     validation = dict(zip(("X_val", "y_val", "qid_val"), lazy, strict=True))
     assert "ndcg" in make_ranker().fit(X, y, qid, **validation).history_
+
+
+@pytest.mark.parametrize("with_missing", [False, True])
+def test_a_large_dask_array_stays_on_the_workers(cluster_client, data, monkeypatch, with_missing):
+    da = pytest.importorskip("dask.array")
+    monkeypatch.setattr(_documents, "_MAX_CELLS", 40 * 12 * 5)  # of 60 queries
+    monkeypatch.setattr(_linear_refinement, "_BLOCK", 100)
+    X, y, qid = data
+    mixed = np.random.default_rng(0).permutation(len(X))  # chunks split queries
+    X, y, qid = X[mixed], y[mixed], qid[mixed]
+    if with_missing:
+        X = np.where(np.random.default_rng(1).random(X.shape) < 0.05, np.nan, X)
+    weight = 1.0 + np.asarray(qid) % 3
+    expected, weighted = make_ranker().fit(X, y, qid), make_ranker().fit(X, y, qid, weight)
+    lazy = [da.from_array(part, chunks=(50, *part.shape[1:])) for part in (X, y, qid)]
+    gathered, work = [], _documents.computed
+    for module in (_documents, _local_gmml):
+        monkeypatch.setattr(module, "computed", lambda one: gathered.append(one) or work(one))
+    found = make_ranker().fit(*lazy)
+    assert max(len(one) for one in gathered if one.ndim == 2) <= 40 * 12
+    np.testing.assert_allclose(found.coef_, expected.coef_, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found.interactions_, expected.interactions_, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found.predict(X, qid), expected.predict(X, qid), rtol=1e-8)
+    found = make_ranker().fit(*lazy, weight)
+    np.testing.assert_allclose(found.coef_, weighted.coef_, rtol=1e-9, atol=1e-12)
+
+
+def test_bad_numbers_outside_of_the_sample_are_named(cluster_client, data, monkeypatch):
+    da = pytest.importorskip("dask.array")
+    monkeypatch.setattr(_documents, "_MAX_CELLS", 20 * 12 * 5)
+    X, y, qid = data
+    for cell, message in ((np.inf, "X contains infinity"), (1e300, "divide X by")):
+        bad = X.copy()
+        bad[:, 1] = np.where(np.arange(len(X)) == 7, cell, bad[:, 1])
+        lazy = [da.from_array(part, chunks=(50, *part.shape[1:])) for part in (bad, y, qid)]
+        with pytest.raises(ValueError, match=message):
+            make_ranker().fit(*lazy)
 
 
 def test_grid_search_on_a_cluster(cluster_client, data):
