@@ -250,7 +250,7 @@ def run(options):
         rows=rows,
         notes=[
             "*descent*: relative gaps to the value of the package's solver, from the identity, in "
-            f"{LIMIT:g} seconds at most. Frank-Wolfe is told twice the trace, or the multipliers, of "
+            f"{LIMIT:g} seconds at most. Frank-Wolfe is told twice the trace, or multipliers, of "
             "the solution. *shapes*: two normal clouds, a tenth as many rows as features, 500 rows "
             "for the test; gamma = 100 and bounds by the median for the solvers of the thesis. "
             "*processes*: one thread each, on two cores with other programs beside.",

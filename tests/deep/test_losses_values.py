@@ -162,24 +162,28 @@ def test_partners_of_all_shifts_are_the_positive_pairs():
     assert sorted(met) == sorted(pairs_of(labels)[0])
 
 
-def thesis_terms(embeddings, labels):
-    """log(1 + exp(hardest negative - hardest positive)) of every anchor that has both."""
+def thesis_terms(embeddings, labels, negatives="semi-hard"):
+    """log(1 + exp(negative - hardest positive)) of every anchor that has both."""
     S, y = similarities_of(embeddings), np.asarray(labels)
     terms = {}
     for a in range(len(y)):
         low = [S[a, k] for k in range(len(y)) if k != a and y[k] == y[a]]
         high = [S[a, k] for k in range(len(y)) if y[k] != y[a]]
         if low and high:
+            if negatives == "semi-hard":
+                high = [s for s in high if s < min(low)] or [min(high)]
             terms[a] = softplus(max(high) - min(low))
     return terms
 
 
-def test_thesis_loss_with_all_anchors():
-    embeddings, labels = make_batch()
+@pytest.mark.parametrize("negatives", ["semi-hard", "hardest"])
+def test_thesis_loss_with_all_anchors(negatives):
+    embeddings, labels = make_batch(seed=3)
     norms = embeddings.detach().square().sum(1).mean().item()
-    loss = value_of("class-anchor", embeddings, labels, anchors="all", norm_weight=0.01)
-    expected = mean(thesis_terms(embeddings, labels).values()) + 0.01 * norms
-    assert loss.item() == pytest.approx(expected)
+    params = {"anchors": "all", "norm_weight": 0.01, "negatives": negatives}
+    loss = value_of("class-anchor", embeddings, labels, **params)
+    expected = thesis_terms(embeddings, labels, negatives)
+    assert loss.item() == pytest.approx(mean(expected.values()) + 0.01 * norms)
 
 
 def test_thesis_loss_draws_one_anchor_per_class():
