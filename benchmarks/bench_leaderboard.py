@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections import defaultdict
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +38,7 @@ LEVEL = 0.05
 def add_arguments(parser):
     parser.add_argument("--home", type=Path, help="folder of the data sets")
     parser.add_argument("--folders", help="folders below it, comma separated; all but reserve")
-    parser.add_argument("--tracks", default=",".join(TRACKS), help="comma separated")
+    parser.add_argument("--parts", default=",".join(TRACKS), help="tasks, comma separated")
     parser.add_argument(
         "--most-sets", type=int, help="sets of a task, evenly from all; all of them"
     )
@@ -108,6 +108,8 @@ def summarise(track, found):
     found : dict
         Set to method to result.
     """
+    if not found:
+        return []
     names = list(next(iter(found.values())))
     means = np.array(
         [[mean_units(results[name]) for name in names] for results in found.values()], dtype=float
@@ -121,7 +123,7 @@ def summarise(track, found):
     rows = []
     for i, name in enumerate(names):
         row = {
-            "track": track,
+            "part": track,
             "method": name,
             "n_sets": len(found),
             "rank": float(average[i]),
@@ -155,31 +157,28 @@ def critical_distance(n_methods, n_sets):
 
 
 def run(options):
-    tracks = [track.strip() for track in options.extra["tracks"].split(",")]
-    unknown = sorted(set(tracks) - set(TRACKS))
-    if unknown:
-        raise SystemExit(f"--tracks: {', '.join(unknown)} not among {', '.join(TRACKS)}")
-    home = options.extra["home"] or data_home()
-    folders = options.extra["folders"]
-    folders = folders.split(",") if folders else None
-    own = options.extra["home"] is not None or folders is not None
-    cache = Cache(None if options.quick or own else "leaderboard", options.extra["fresh"])
-    found = defaultdict(dict)
-    sets = [load() for _, load in find_sets(home, folders, say=progress)]
-    for track in tracks:
-        own = [data for data in sets if data is not None and TRACKS[track].takes(data)]
+    options.parts(tuple(TRACKS))  # before anything is loaded
+    home, folders = options.extra["home"], options.extra["folders"]
+    names = folders.split(",") if folders else None
+    cache = Cache(None if options.quick or home else "leaderboard", options.extra["fresh"])
+    loaders = find_sets(home or data_home(), names, say=progress)
+    sets = [data for data in (load() for _, load in loaders) if data is not None]
+
+    def run_track(track):
+        own = [data for data in sets if TRACKS[track].takes(data)]
         most = 1 if options.quick else options.extra["most_sets"] or len(own)
-        for data in own[:: max(1, len(own) // most)][:most]:
-            found[track][data.name] = run_set(track, data.name, data, cache)
-    rows = [row for track in tracks if found[track] for row in summarise(track, found[track])]
-    names = (f"{track}: {', '.join(found[track])}" for track in tracks if found[track])
+        own = own[:: max(1, len(own) // most)][:most]
+        return summarise(track, {data.name: run_set(track, data.name, data, cache) for data in own})
+
+    rows = options.run_parts("leaderboard", {track: partial(run_track, track) for track in TRACKS})
     if not rows:
-        raise SystemExit(f"no data sets in {home}")
+        raise SystemExit(f"no data sets in {home or data_home()}")
+    measured = {row["part"]: list(row["scores"]) for row in rows}
     return Report(
         name="leaderboard",
         title="defaults against defaults, by kind of task",
         columns=[
-            Column("track", "task"),
+            Column("part", "task"),
             Column("method", "method"),
             Column("n_sets", "sets", "d"),
             Column("rank", "mean rank", ".2f"),
@@ -190,9 +189,11 @@ def run(options):
             Column("failed", "failed", "d"),
         ],
         rows=rows,
-        parameters={"sets": {track: list(found[track]) for track in tracks}, "level": LEVEL},
+        parameters={"sets": measured, "level": LEVEL},
         notes=[
-            *(f"*{track}*: {TRACKS[track].measure}." for track in tracks if found[track]),
+            "Scores: "
+            + "; ".join(f"*{track}*, {TRACKS[track].measure}" for track in measured)
+            + ".",
             f"One split of every set, the same for all methods: at most {MOST_ROWS} rows for "
             f"training and for the test (of unseen classes {4 * MOST_ROWS:,}, of ranking "
             f"{MOST_QUERIES} queries), and {MOST_COLUMNS} principal components of scaled columns "
@@ -201,8 +202,8 @@ def run(options):
             f"package begin with {OURS.rstrip('.')}. Wins, ties and losses are by paired tests at "
             "5% on each set, against the alternative with the best mean rank. Seconds are of the "
             "processor, for the fit and the scores.",
-            "Sets: " + "; ".join(names) + ".",
-            *(told_apart(rows, track) for track in tracks if found[track]),
+            "Sets: " + "; ".join(f"*{t}*, {', '.join(own)}" for t, own in measured.items()) + ".",
+            " ".join(told_apart(rows, track) for track in measured),
         ],
         plot=plot,
     )
@@ -210,7 +211,7 @@ def run(options):
 
 def told_apart(rows, track):
     """Return a sentence on the ranks of a track: the critical distance, and Friedman's test."""
-    own = [row for row in rows if row["track"] == track]
+    own = [row for row in rows if row["part"] == track]
     ranks = [row["ranks"] for row in own]
     text = (
         f"*{track}*: mean ranks that differ by less than {own[0]['critical']:.2f} are not told "
@@ -223,13 +224,13 @@ def told_apart(rows, track):
 
 def plot(report, figure):
     """Draw the mean ranks of each track, with bars over what is not told apart."""
-    tracks = list(dict.fromkeys(row["track"] for row in report.rows))
-    heights = [1 + sum(row["track"] == track for row in report.rows) for track in tracks]
+    tracks = list(dict.fromkeys(row["part"] for row in report.rows))
+    heights = [1 + sum(row["part"] == track for row in report.rows) for track in tracks]
     figure.set_size_inches(10, 1 + 0.27 * sum(heights))
     panels = figure.subplots(len(tracks), 1, squeeze=False, height_ratios=heights)[:, 0]
     for axes, track in zip(panels, tracks, strict=True):
-        draw_ranks(axes, [row for row in report.rows if row["track"] == track])
-        sets = next(row["n_sets"] for row in report.rows if row["track"] == track)
+        draw_ranks(axes, [row for row in report.rows if row["part"] == track])
+        sets = next(row["n_sets"] for row in report.rows if row["part"] == track)
         axes.set_title(f"{track}: mean rank over {sets} set{'s' * (sets > 1)}", fontsize="medium")
 
 

@@ -170,11 +170,11 @@ def test_parts_are_the_same_for_all_and_apart():
 def test_quick_run_on_a_folder(tmp_path):
     write_set(tmp_path / "data/one.npz")
     write_set(tmp_path / "data/reserve/secret.npz")
-    arguments = ["--home", str(tmp_path / "data"), "--tracks", "pairs"]
+    arguments = ["--home", str(tmp_path / "data"), "--parts", "pairs"]
     output = ["--output", str(tmp_path / "out")]
     assert command.main(["leaderboard", "--quick", *arguments, *output]) == 0
     report = json.loads((tmp_path / "out/leaderboard.json").read_text(encoding="utf-8"))
     assert report["parameters"]["sets"] == {"pairs": ["one"]}
     assert [row["failed"] for row in report["rows"]] == [0] * 4
-    with pytest.raises(SystemExit, match="tracks: wrong not among"):
-        command.main(["leaderboard", "--quick", "--tracks", "wrong", *output])
+    with pytest.raises(SystemExit, match="parts: wrong not among"):
+        command.main(["leaderboard", "--quick", "--parts", "wrong", *output])
