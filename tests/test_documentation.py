@@ -51,3 +51,12 @@ def test_html_representation_links_to_a_page_of_the_site(name_and_class):
 def test_home_of_the_documentation_is_that_of_the_project():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["urls"]["Documentation"] == DOCUMENTATION
+
+
+def test_tests_that_the_differences_name_exist():
+    page = (ROOT / "doc" / "guide" / "differences.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page)
+    assert len(named) > 40
+    for path, name in named:
+        text = (ROOT / path).read_text(encoding="utf-8")
+        assert f"def {name}(" in text, f"{path} has no {name}"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import warnings
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
+from scipy.spatial.distance import cdist
 from sklearn.cluster import MiniBatchKMeans
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neighbors import kneighbors_graph
@@ -32,8 +33,20 @@ _KEPT_ROWS = 2048
 _TOL, _MAX_ITER = 1e-3, 100
 
 
+class _Chosen(NamedTuple):
+    indices: NDArray[np.intp]
+    weights: NDArray[np.float64]
+
+
+class Coreset(_Chosen):
+    """Rows and weights of a coreset, which unpack as two; and how far it is from the rows."""
+
+    epsilon: float
+
+
 @validate_params(
     {
+        "epsilon": [Interval(Real, 0, None, closed="left"), None],
         "n_candidates": [Interval(Integral, 1, None, closed="left"), None],
         "tol": [Interval(Real, 0, None, closed="left")],
         "random_state": ["random_state"],
@@ -51,8 +64,9 @@ def wasserstein_coreset(
     solver: str = "sinkhorn",
     n_candidates: int | None = 32,
     tol: float = 0.0,
+    epsilon: float | None = None,
     random_state: RandomStateLike = None,
-) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+) -> Coreset:
     r"""Choose rows that represent all rows of their class, by greedy facility location.
 
     Maximises :math:`\sum_i \max_{j \in S} (d_{max} - d(i, j))` over subsets S of each class, where
@@ -68,17 +82,19 @@ def wasserstein_coreset(
         Classes, each represented by its share of the size; None: one class.
     size : int or float, default=0.1
         Rows to choose, or their share; each class has at least one, and there are as many as
-        said, shared out among the classes by the largest remainders.
+        said, shared out among the classes by the largest remainders. With `epsilon`, at most.
     cloud : (int, int), default=None
         Points, and columns of each, that a row is cut into; None: a row is one point.
     p, reg, solver :
-        The transport; see `sinkhorn_divergence`.
+        The transport; see `sinkhorn_divergence`. ``p=1`` is for distances, ``p=2`` for squares.
     n_candidates : int or None, default=32
         Transport is solved between a row and this many nearest rows by a proxy; the other
         divergences are the proxy's: the distance of linear optimal transport embeddings, in the
         scale of some that are solved. None solves all pairs of a class.
     tol : float, default=0.0
         Stop in a class when the best gain is a smaller share of the value so far.
+    epsilon : float, default=None
+        Stop in a class when the coreset is as near as this to its rows.
     random_state : int, RandomState instance or None, default=None
         Draws the reference of the proxy.
 
@@ -89,6 +105,12 @@ def wasserstein_coreset(
     weights : ndarray of shape (n_chosen,)
         How many rows each represents; they sum to n_samples.
 
+        These two are a named tuple, whose attribute ``epsilon`` is the Wasserstein-1 distance of
+        rows and weighted coreset, without transport between classes: the mean distance
+        (:math:`d`, or :math:`\sqrt d` for ``p=2``) of a row and the one that represents it. The
+        mean of any function that is 1-Lipschitz in this distance is within epsilon of its weighted
+        mean over the coreset. Where divergences are those of a proxy, so is epsilon.
+
     Examples
     --------
     >>> import numpy as np
@@ -97,6 +119,9 @@ def wasserstein_coreset(
     >>> indices, weights = wasserstein_coreset(X, size=2)
     >>> indices.tolist(), weights.tolist()
     ([2, 3], [3.0, 2.0])
+    >>> near = wasserstein_coreset(X, size=5, p=1, epsilon=0.2)
+    >>> len(near.indices), round(near.epsilon, 3)
+    (2, 0.08)
     """
     X = check_named_array(X, "X", dtype=[np.float64, np.float32])
     check_scale(X, dtype=X.dtype)
@@ -106,18 +131,22 @@ def wasserstein_coreset(
     rng = check_random_state(random_state)
     groups = _split(y, len(X))
     budgets = _budgets(size, [len(group) for group in groups])
-    chosen, weights = [], []
+    chosen, weights, total = [], [], 0.0
     for group, budget in zip(groups, budgets, strict=True):
         divergences = _Divergences(X[group], cloud, p, reg, solver, n_candidates, rng)
-        picked, won = lazy_greedy(divergences, budget, tol)
+        picked, won, distance = lazy_greedy(divergences, budget, tol, epsilon, p)
         chosen.append(group[picked])
         weights.append(won)
-    return np.concatenate(chosen), np.concatenate(weights)
+        total += distance * len(group)
+    coreset = Coreset(np.concatenate(chosen), np.concatenate(weights))
+    coreset.epsilon = total / len(X)
+    return coreset
 
 
 @validate_params(
     {
         "size": [Interval(Integral, 1, None, closed="left")],
+        "p": [Interval(Integral, 1, 2, closed="both")],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left")],
         "random_state": ["random_state"],
@@ -128,6 +157,7 @@ def measure_coreset(
     X: MatrixLike,
     size: int,
     *,
+    p: int = 2,
     max_iter: int = 50,
     tol: float = 1e-6,
     random_state: RandomStateLike = None,
@@ -135,7 +165,9 @@ def measure_coreset(
     """Return the points of equal weight with the smallest transport cost to the rows.
 
     Unlike `wasserstein_coreset` the points need not be rows: a free-support Wasserstein barycentre,
-    by exact transport of the rows to the points, which move to the means of what they received.
+    by exact transport of the rows to the points, which move to the means of what they received, or,
+    with ``p=1``, towards their medians. The cost falls in every step, to a point from where no such
+    step lowers it; not all of them are as low.
 
     Parameters
     ----------
@@ -143,6 +175,8 @@ def measure_coreset(
         The rows.
     size : int
         Number of points.
+    p : {1, 2}, default=2
+        Whether the cost is the distance (Wasserstein-1) or its square (Wasserstein-2).
     max_iter : int, default=50
         Iterations at most.
     tol : float, default=1e-6
@@ -171,18 +205,39 @@ def measure_coreset(
     points, log = lp.free_support_barycenter(
         [X], [weights], X[start], numItermax=max_iter, stopThr=tol, log=True
     )
-    moved = log["displacement_square_norms"][-1:]  # none, where tol is huge
-    if moved and moved[0] > tol:
+    moved = (log["displacement_square_norms"] or [0.0])[-1]  # none, where tol is huge
+    if p == 1:  # the means are a start off the rows, where the steps would stay
+        points, moved = _medians(X, points, max_iter, tol)
+    if moved > tol:
         warnings.warn(
             f"measure_coreset stopped after {max_iter} iterations, and the points still move by "
-            f"{moved[0]:.2g}, above tol={tol}: raise max_iter, or tol.",
+            f"{moved:.2g}, above tol={tol}: raise max_iter, or tol.",
             ConvergenceWarning,
             stacklevel=3,
         )
     return points[np.lexsort(points.T[::-1])]
 
 
-def lazy_greedy(divergences: Any, budget: int, tol: float = 0.0) -> tuple[NDArray, NDArray]:
+def _medians(X, points, max_iter, tol):
+    """Return points whose W1 to the rows no step lowers, and their last mean squared movement.
+
+    Weiszfeld's step for the plan of the moment: the means with weights mass / distance.
+    """
+    lp = optional_import("ot.lp", "measure_coreset")
+    moved, least = 0.0, np.finfo(np.float64).eps * max(np.ptp(X), np.finfo(np.float64).tiny)
+    for _ in range(max_iter):
+        distances = cdist(points, X)
+        shares = lp.emd([], [], distances) / np.maximum(distances, least)
+        arrived = shares @ X / shares.sum(axis=1, keepdims=True)
+        moved, points = float(np.square(arrived - points).sum(axis=1).mean()), arrived
+        if moved <= tol:
+            break
+    return points, moved
+
+
+def lazy_greedy(
+    divergences: Any, budget: int, tol: float = 0.0, epsilon: float | None = None, p: int = 1
+) -> tuple[NDArray, NDArray, float]:
     """Choose rows by lazy greedy facility location: gains can only fall, so most need no update.
 
     Parameters
@@ -195,6 +250,10 @@ def lazy_greedy(divergences: Any, budget: int, tol: float = 0.0) -> tuple[NDArra
         Rows to choose.
     tol : float
         Stop when the gain is a smaller share of the value.
+    epsilon : float or None
+        Stop when the mean distance is not larger.
+    p : int
+        The power of distances that divergences are.
 
     Returns
     -------
@@ -202,6 +261,8 @@ def lazy_greedy(divergences: Any, budget: int, tol: float = 0.0) -> tuple[NDArra
         In the order of the choice.
     weights : ndarray of shape (n_picked,)
         Rows that are nearest to each.
+    distance : float
+        Mean distance of a row from the nearest of the picked.
     """
     n_rows, largest = len(divergences), divergences.largest
     similar = np.zeros(n_rows)
@@ -210,6 +271,7 @@ def lazy_greedy(divergences: Any, budget: int, tol: float = 0.0) -> tuple[NDArra
     gains = n_rows * largest - divergences.total()
     rounds = np.zeros(n_rows, dtype=np.intp)
     picked: list[int] = []
+    least = np.full(n_rows, largest)
     while len(picked) < min(budget, n_rows):
         row = int(gains.argmax())  # of equal ones the first
         if rounds[row] < len(picked):
@@ -221,14 +283,17 @@ def lazy_greedy(divergences: Any, budget: int, tol: float = 0.0) -> tuple[NDArra
             continue
         if picked and gains[row] <= tol * similar.sum():
             break
-        own = largest - divergences[np.array([row])][0]
+        found = divergences[np.array([row])][0]
+        own = largest - found
         better = own > similar if picked else np.ones(n_rows, dtype=bool)
-        similar[better], winner[better] = own[better], len(picked)
+        similar[better], winner[better], least[better] = own[better], len(picked), found[better]
         winner[row] = len(picked)
         picked.append(row)
         gains[row] = -np.inf
+        if epsilon is not None and np.mean(least ** (1 / p)) <= epsilon:
+            break
     weights = np.bincount(winner, minlength=len(picked)).astype(np.float64)
-    return np.array(picked, dtype=np.intp), weights
+    return np.array(picked, dtype=np.intp), weights, float(np.mean(least ** (1 / p)))
 
 
 class _Divergences:

@@ -153,6 +153,86 @@ def test_kl_weights_are_the_worst_with_a_penalty(seed, gamma):
     assert value.item() >= objective(best) - 1e-12
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_weights_of_each_anchor_are_the_worst_with_a_penalty_of_its_own(seed):
+    """The maximum of equation 7 is found anchor by anchor and sign by sign."""
+    embeddings, labels = make_batch(seed=seed)
+    parts = losses_of_pairs(embeddings, labels, "margin")
+    seen = []
+
+    def spread(losses, mask):  # another gamma for each anchor, and for the two signs
+        gamma = torch.where(mask, losses, 0).amax(1) / 4 + 0.05
+        seen.append(gamma.tolist())
+        return gamma
+
+    loss = losses.DROLoss("kl-g", gamma=(spread, spread))
+    expected = 0.0
+    value = loss(embeddings, labels).item()
+    for part, gammas in zip(parts, seen, strict=True):
+        for anchor, gamma in enumerate(gammas):
+            own = [value for (i, _), value in part.items() if i == anchor and value > 0]
+            if not own:
+                continue
+            own, n = np.array(own), len(own)
+            best = solve(
+                lambda p, own=own, n=n, g=gamma: p @ own - g * np.sum(p * np.log(n * p)),
+                lambda p, own=own, n=n, g=gamma: own - g * (np.log(n * p) + 1),
+                np.full(n, 1 / n),
+                [(1e-12, 1)] * n,
+            )
+            expected += best @ own - gamma * np.sum(best * np.log(n * best))
+    assert len({round(gamma, 6) for gamma in seen[1]}) > 1
+    assert value == pytest.approx(expected / len(labels), abs=1e-7)
+
+
+def test_gammas_of_anchors_that_are_equal_are_one_gamma():
+    embeddings, labels = make_batch(seed=1)
+    for params in ({}, {"null_loss": 0.5}):
+        known = losses.DROLoss("kl-g", gamma=(0.3, 0.07), **params)
+        own = losses.DROLoss(
+            "kl-g",
+            gamma=(lambda all, mask: torch.full((len(all),), 0.3, dtype=all.dtype), 0.07),
+            **params,
+        )
+        assert own(embeddings, labels).item() == pytest.approx(known(embeddings, labels).item())
+        gradients = [gradient_of(one, embeddings, labels) for one in (own, known)]
+        torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
+
+
+def test_wrong_gammas_of_anchors_are_named():
+    embeddings, labels = make_batch()
+    with pytest.raises(TypeError, match="gamma must return one number above 0 for each of the"):
+        losses.DROLoss("kl-g", gamma=lambda losses, mask: 1.0)(embeddings, labels)
+    with pytest.raises(ValueError, match="anchors, got -1"):
+        losses.DROLoss("kl-g", gamma=lambda losses, mask: -torch.ones(len(losses)))(
+            embeddings, labels
+        )
+    with pytest.raises(ValueError, match="gamma must be a number above 0"):
+        losses.DROLoss("kl", gamma=lambda losses, mask: torch.ones(len(losses)))
+
+
+def test_the_worst_weights_within_a_set_of_the_user_are_found():
+    """A set that no name has: weights within a Euclidean distance of equal ones."""
+    embeddings, labels = make_batch(seed=2)
+    radius, kept = 0.1, []
+
+    def within(values):
+        gaps = values - values.mean()
+        kept.append(values.numpy())
+        return 1 / len(values) + radius * gaps / gaps.norm()
+
+    value = losses.DROLoss(within, margin=3.0)(embeddings, labels).item()
+    values = kept[0]
+    n = len(values)
+    ball = {
+        "type": "ineq",
+        "fun": lambda p: radius**2 - np.sum((p - 1 / n) ** 2),
+        "jac": lambda p: -2 * (p - 1 / n),
+    }
+    best = solve(lambda p: p @ values, lambda p: values, np.full(n, 1 / n), [(-1, 1)] * n, [ball])
+    assert value == pytest.approx(best @ values, abs=1e-6)
+
+
 @pytest.mark.parametrize("radius", [0.01, 0.2, 1.0, 2.9, 3.1, 50.0])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_ball_weights_are_the_worst_within_the_chi_square_ball(seed, radius):

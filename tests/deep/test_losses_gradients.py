@@ -31,7 +31,7 @@ CASES = [
     ("n-pair-one-vs-one", {"scale": 3.0}),
     ("spectral", {"normalize": False, "ridge": 0.1}),
     ("class-anchor", {"anchors": "all"}),
-    ("class-anchor", {"anchors": "all", "negatives": "semi-hard"}),
+    ("class-anchor", {"anchors": "all", "negatives": "hardest"}),
     ("histogram", {"bins": 7}),
     ("dro-topk", {"k": 5}),
     ("dro-topk-pn", {"k": 8}),

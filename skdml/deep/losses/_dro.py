@@ -115,25 +115,37 @@ def _kl(losses, derivative, positive, negative, *, gamma=0.1, sample=None):
 
 def _kl_of_groups(losses, derivative, positive, negative, *, gamma=(0.5, 0.02), null_loss=None):
     """Weights softmax(l / gamma) over the pairs with a loss of one anchor and one sign."""
-    gammas = gamma if isinstance(gamma, (tuple, list)) else (gamma, gamma)
     active = losses > 0
     positive, negative = positive & active, negative & active
-    one = losses.new_ones(())
-    scores = losses * torch.where(positive, one / gammas[0], one / gammas[1])
+    each = gamma if isinstance(gamma, (tuple, list)) else (gamma, gamma)
+    masks = (positive, negative)
+    gammas = [_gamma_of_anchors(one, losses, mask) for one, mask in zip(each, masks, strict=True)]
+    scores = losses * torch.where(positive, 1 / gammas[0], 1 / gammas[1])
     *totals, weights = signed_softmax(scores, positive, negative)
     value, lifts = losses.new_zeros(()), []
     for mask, scale, total in zip((positive, negative), gammas, totals, strict=True):
         count = mask.sum(1, keepdim=True)
         if null_loss is not None:
             # One more pair in the group, of a given loss and without a gradient.
-            null = torch.full_like(total, null_loss / scale)
+            null = (null_loss / scale).expand_as(total)
             lifts.append((total - null).sigmoid_())
             total, count = torch.logaddexp(total, null), count + 1
         excess = (total - count.to(total.dtype).log()).masked_fill_(count == 0, 0)
-        value = value + scale * excess.mean()
+        value = value + (scale * excess).mean()
     if lifts:
         weights.mul_(torch.where(positive, lifts[0], lifts[1]))
     return value, weights.mul_(derivative).div_(len(losses))
+
+
+def _gamma_of_anchors(gamma, losses, mask):
+    """Return gamma as a column, one for each anchor; a function finds them from its losses."""
+    if not callable(gamma):
+        return losses.new_full((), gamma)
+    wanted = f"gamma must return one number above 0 for each of the {len(losses)} anchors"
+    found = _checked(gamma(losses, mask), losses.shape[:1], wanted).detach().to(losses)
+    if not bool((found > 0).all()):
+        raise ValueError(f"{wanted}, got {found.min().item():g}")
+    return found[:, None]
 
 
 def ball_weights(losses: Tensor, mask: Tensor, radius: float) -> tuple[Tensor, Tensor]:
@@ -272,7 +284,10 @@ class DROLoss(SimilarityLoss):
           is one number or one for each sign, (0.5, 0.02). `null_loss` is the loss of one more
           pair in every group, which has no gradient: a group with smaller losses weighs less. When
           all pairs have a loss, gamma=1 is the lifted-structure loss up to a constant, and with a
-          null pair gamma=(1/a, 1/b) the multi-similarity loss of the scales a and b.
+          null pair gamma=(1/a, 1/b) the multi-similarity loss of the scales a and b. In the place
+          of a number, a function finds the gamma of each anchor: it gets the losses, a matrix with
+          a row for each anchor, and the mask of the pairs of one sign with a loss, and returns a
+          vector.
         - "max": the largest loss. One outlier decides.
         - "variance": weights with :math:`\frac{1}{2n} \sum (n p - 1)^2 \le \rho` over the n pairs
           with a loss, :math:`\rho` = `radius` (1); some papers call n times this number rho. As
@@ -367,6 +382,8 @@ def _check_own(params, own, weights):
                 raise ValueError(f"gamma must be one number or two, got {value!r}")
             values = value
         for each in values:
+            if name == "gamma" and weights == "kl-g" and callable(each):
+                continue
             if each is not None or name in ("gamma", "radius"):
                 check_param(name, each, _ALLOWED.get(name, "a number"))
 

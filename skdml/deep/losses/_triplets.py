@@ -156,21 +156,22 @@ class TripletLoss(SimilarityLoss):
 @register_loss("class-anchor")
 @dataclass(eq=False, repr=False)
 class ClassAnchorLoss(SimilarityLoss):
-    r"""Compare the hardest positive and a hard negative of one anchor per class.
+    r"""Compare the hardest positive and the hardest negative of one anchor per class.
 
     .. math:: \frac{1}{|C|} \sum_{a \in C} \log(1 + e^{f_a' f_n - f_a' f_p}) +
               \frac{\lambda}{B} \sum_i \|x_i\|^2
 
-    with unit vectors f of the embeddings x; p is the farthest positive of a in the batch. The loss
-    of the thesis on distributed distance learning.
+    with unit vectors f of the embeddings x; p is the farthest positive of a in the batch, and n a
+    negative: the loss of the thesis on distributed distance learning.
 
     Parameters
     ----------
     anchors : {"random", "all"}
         One anchor for each class, drawn with torch's global generator; or every row.
-    negatives : {"hardest", "semi-hard"}
-        n: the nearest negative; or the nearest one that is farther than p, and the farthest where
-        there is none. With the hardest, a network that begins at random may map all rows to one.
+    negatives : {"semi-hard", "hardest"}
+        The nearest negative of those that are farther than p, or the farthest of all where none
+        is; or the nearest of all. With the nearest of all, networks that start from random weights
+        often end with all embeddings in one point.
     norm_weight : float
         :math:`\lambda`. This term is of the embeddings as they are: of unit vectors it would be
         constant.
@@ -185,7 +186,7 @@ class ClassAnchorLoss(SimilarityLoss):
     """
 
     anchors: str = param("random", ("random", "all"))
-    negatives: str = param("hardest", ("hardest", "semi-hard"))
+    negatives: str = param("semi-hard", ("semi-hard", "hardest"))
     norm_weight: float = param(1e-3, "a number of at least 0")
 
     def term(self, S: Tensor, positive: Tensor, negative: Tensor, labels: Tensor) -> Term:
@@ -203,17 +204,12 @@ class ClassAnchorLoss(SimilarityLoss):
             return S.new_zeros(()), SparseWeights(rows, rows, S.new_zeros(0))
         chosen = S[rows]
         low, positives = chosen.masked_fill(~positive[rows], math.inf).min(1)
-        wrong = negative[rows]
-        high, negatives = chosen.masked_fill(~wrong, -math.inf).max(1)
+        kept = negative[rows]
         if self.negatives == "semi-hard":
-            beyond = wrong & (chosen < low[:, None])
-            near, far = (
-                chosen.masked_fill(~beyond, -math.inf).max(1),
-                chosen.masked_fill(~wrong, math.inf).min(1),
-            )
-            is_there = beyond.any(1)
-            high = torch.where(is_there, near.values, far.values)
-            negatives = torch.where(is_there, near.indices, far.indices)
+            least = chosen.masked_fill(~kept, math.inf).amin(1, keepdim=True)
+            # Those farther than p, and the farthest.
+            kept = kept & ((chosen < low[:, None]) | (chosen == least))
+        high, negatives = chosen.masked_fill(~kept, -math.inf).max(1)
         share = (high - low).sigmoid() / len(rows)
         weights = SparseWeights(
             torch.cat([rows, rows]), torch.cat([positives, negatives]), torch.cat([-share, share])
