@@ -302,7 +302,7 @@ def run(options):
             f"{BASELINE_SECONDS} seconds of one core, and one seed. *paper*: the paper's network "
             "and recipe with Adam, 4,000 training images (3,000 of CIFAR-100), two partitions of "
             "four epochs, one seed, beside the default with as many images and four epochs; "
-            "*positives* and *negatives of the class*: how many of those of the first triplets have "
+            "*positives* and *negatives of the class*: how many in the first triplets have "
             "the anchor's class.",
             "The paper, with its network and 100 labels: recall@1 / NMI "
             + ", ".join(f"{r} / {n} on {data}" for data, (r, n) in PAPER.items())
