@@ -57,6 +57,7 @@ TRAININGS = {
 def add_arguments(parser):
     parser.add_argument("--parts", default=",".join(PARTS), help="comma separated")
     parser.add_argument("--jobs", type=int, default=1, help="fits at a time, one thread each")
+    parser.add_argument("--known", action="store_true", help="report what is known already")
     parser.add_argument("--fresh", action="store_true", help="forget the results of earlier runs")
 
 
@@ -209,18 +210,19 @@ def run_part(part, options, cache):
         for seed in seeds_of(method, seeds):
             call = joblib.delayed(fit_images)(data, method, params, seed, threads, options.quick)
             calls[key_of(data, method, params, seed)] = call
-    missing = [key for key in calls if cache.find(key) is None]
+    missing = [key for key in calls if cache.find(key) is None and not options.extra["known"]]
     results = joblib.Parallel(n_jobs=jobs, return_as="generator")(calls[key] for key in missing)
     for number, (key, result) in enumerate(zip(missing, results, strict=True)):
         progress(f"{number + 1} of {len(missing)}: {key} {json.dumps(result)}")
         cache.add(key, result)
     rows = []
     for data, method, name, params in planned:
-        results = [
-            cache.find(key_of(data, method, params, seed)) for seed in seeds_of(method, seeds)
-        ]
-        means = {key: float(np.mean([one[key] for one in results])) for key in results[0]}
-        rows.append({"part": part, "data": data, "method": method, "name": name, **means})
+        keys = [key_of(data, method, params, seed) for seed in seeds_of(method, seeds)]
+        results = [one for one in map(cache.find, keys) if one is not None]
+        if results:
+            means = {key: float(np.mean([one[key] for one in results])) for key in results[0]}
+            means["seeds"] = len(results)
+            rows.append({"part": part, "data": data, "method": method, "name": name, **means})
     return rows
 
 
@@ -286,6 +288,7 @@ def run(options):
             Column("seconds", "seconds", ".0f"),
             Column("cpu_seconds", "of one core", ".0f"),
             Column("growth_mb", "MB", ".0f"),
+            Column("seeds", "seeds", ".0f"),
         ],
         rows=rows,
         targets=make_targets(rows),
