@@ -47,6 +47,11 @@ class Columns:
     knots: list[tuple[NDArray, NDArray]] | None = None
     repeated: dict[int, NDArray] = field(default_factory=dict)
 
+    @property
+    def is_common(self) -> bool:
+        """Whether all columns share a scale."""
+        return bool(len(self.scale)) and bool((self.scale == self.scale[0]).all())
+
     def encode(self, X: NDArray) -> NDArray:
         """Return scaled rows, as float32."""
         if self.knots is not None:

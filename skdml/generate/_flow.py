@@ -113,8 +113,9 @@ class Moments:
     means, scales : ndarray of shape (n_columns,)
         By which columns are centred and scaled.
     spreads : ndarray of shape (n_columns,)
-        The standard deviations of scaled columns: 1 for numbers, and less for the indicators of
-        rare categories, as those of a column share their scale.
+        The standard deviations of scaled columns: 1 for numbers, and less for pixels that are
+        seldom inked and for the indicators of rare categories, as those of a column share their
+        scale.
     """
 
     means: NDArray
@@ -130,12 +131,35 @@ class Moments:
         return rows * self.scales + self.means
 
 
-def column_moments(rows: NDArray, blocks: Sequence[slice]) -> Moments:
-    """Return the moments of encoded columns; blocks are indicators of the same column."""
-    spread = rows.std(axis=0)
+def column_moments(rows: NDArray, blocks: Sequence[slice], is_common: bool = False) -> Moments:
+    """Return the moments of encoded columns.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_samples, n_columns)
+        The rows.
+    blocks : sequence of slice
+        Indicators of the same column, which share the scale of the widest.
+    is_common : bool, default=False
+        Whether the other columns are of one unit, such as pixels. Those that hardly vary within
+        their range have a smaller spread then: an edge that is seldom inked would otherwise count
+        as much as the middle.
+
+    Returns
+    -------
+    moments : Moments
+        By which rows are scaled.
+    """
+    spread, width = rows.std(axis=0), np.ptp(rows, axis=0)
     varying = spread[spread > 0]
     least = _LEAST_SPREAD * varying.mean() if len(varying) else 1.0
     scales = np.maximum(spread, least)
+    if is_common:
+        is_number = width > 0
+        for block in blocks:
+            is_number[block] = False
+        shares = spread[is_number] / width[is_number]
+        scales[is_number] = width[is_number] * shares.max(initial=0)
     for block in blocks:
         scales[block] = scales[block].max()
     spreads = np.maximum(spread / scales, _LEAST_RATIO)

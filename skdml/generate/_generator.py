@@ -104,7 +104,8 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
         "columns" gives each column mean 0 and variance 1. "quantile" takes the normal scores of a
         column's quantiles, for heavy tails. "auto" is the first if all columns are numbers and none
         is ten times as wide as the median column, and the second otherwise. A flow scales columns
-        once more, and in the end gives each the quantiles of the rows.
+        once more, by their ranges where they have one unit, and in the end gives each the
+        quantiles of the rows.
     categorical_features : sequence of column names or numbers, default=None
         Columns of numbers whose values are categories. Text, booleans and categories of a frame
         are so by their dtype.
@@ -321,7 +322,8 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
                 return progress.step(lambda: {"generator_": network()}, distance=value)
 
             if self.method_ == "flow":
-                self._moments = column_moments(rows, self._encoder.blocks)
+                is_common = self._encoder.columns.is_common
+                self._moments = column_moments(rows, self._encoder.blocks, is_common)
                 scaled, spreads = self._moments.scale(rows), self._moments.spreads
                 trained = train_flow(scaled, spreads, codes, weights, plan, progress.begin, report)
                 network, attributes = trained.network, dict[str, Any]()

@@ -12,7 +12,7 @@ from torch.nn.utils import parametrizations, parametrize
 
 from ..utils._fit import copy_part
 
-_FEATURES, _WIDTH = 64, 256
+_FEATURES, _WIDTH, _MOST_WIDTH = 64, 256, 512
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d)
 
 
@@ -29,7 +29,8 @@ def mlp_critic(n_features: int) -> nn.Module:
 class VelocityNetwork(nn.Module):
     """The network of a flow: hidden layers that time and codes scale and shift.
 
-    Each hidden layer but the first adds to what is there. The output is 0 at first.
+    Each hidden layer but the first adds to what is there. The output is 0 at first. Layers have 256
+    units, and of more than 128 columns twice as many as these, up to 512.
 
     Parameters
     ----------
@@ -41,10 +42,11 @@ class VelocityNetwork(nn.Module):
 
     def __init__(self, n_columns: int, n_given: int) -> None:
         super().__init__()
-        self.first = nn.Linear(n_columns + n_given, _WIDTH)
-        self.hidden = nn.ModuleList(nn.Linear(_WIDTH, _WIDTH) for _ in range(2))
-        self.given = nn.ModuleList(nn.Linear(n_given, 2 * _WIDTH) for _ in range(2))
-        self.last = nn.Linear(_WIDTH, n_columns)
+        width = min(_MOST_WIDTH, max(_WIDTH, 2 * n_columns))
+        self.first = nn.Linear(n_columns + n_given, width)
+        self.hidden = nn.ModuleList(nn.Linear(width, width) for _ in range(2))
+        self.given = nn.ModuleList(nn.Linear(n_given, 2 * width) for _ in range(2))
+        self.last = nn.Linear(width, n_columns)
         for weights in self.last.parameters():
             nn.init.zeros_(weights)
 
@@ -58,7 +60,7 @@ class VelocityNetwork(nn.Module):
 
 
 def _mlp(n_inputs, n_outputs, width, n_hidden, activation):
-    sizes = [n_inputs] + n_hidden * [min(512, width)]
+    sizes = [n_inputs] + n_hidden * [min(_MOST_WIDTH, width)]
     hidden = [part for pair in pairwise(sizes) for part in (nn.Linear(*pair), activation)]
     return nn.Sequential(*hidden, nn.Linear(sizes[-1], n_outputs))
 

@@ -31,6 +31,8 @@ EXACT_BLOCK = 2**16
 BLOCK_COLUMNS = 8192
 GROUP = 64
 _FEW_ITEMS = 4096
+# Rows of a block of products whose both sides are used.
+_SQUARE = 2048
 
 
 class _ByValue:
@@ -206,15 +208,6 @@ def _unit_rows(X: NDArray) -> NDArray:
     return X
 
 
-class _ByRoundedProduct(_ByProduct):
-    """The same without slack: scores that differ by their rounding errors alone count as given."""
-
-    finer = None
-
-    def slack(self, rows: NDArray, kth: NDArray) -> NDArray:
-        return np.zeros(len(rows))
-
-
 def _distances(X: NDArray, Y: NDArray, metric: Metric) -> _ByValue | _ByProduct:
     if isinstance(metric, str):
         if metric in ("euclidean", "l2", "sqeuclidean", "cosine"):
@@ -304,11 +297,59 @@ def nearest_others(rows: NDArray, k: int) -> NDArray[np.intp]:
     neighbors : ndarray of shape (n_rows, k)
         Positions of rows. Equal rows are sorted by position.
     """
-    neighbors = np.empty((len(rows), k), dtype=np.intp)
-    distances = _ByRoundedProduct(rows, rows, False, rows.dtype)
-    for some, found in search(distances, k, exclude_self=True):
-        neighbors[some] = found
+    distances = _ByProduct(rows, rows, False, rows.dtype)
+    items, squares = distances.items, distances.y_squared
+    values = np.full((len(rows), k), np.inf, dtype=rows.dtype)
+    neighbors = np.zeros((len(rows), k), dtype=np.intp)
+    # A product is made once for both of its sides: half of the work.
+    blocks = list(gen_batches(len(rows), _SQUARE))
+    for number, first in enumerate(blocks):
+        queries = -2 * items[first]
+        for second in blocks[number:]:
+            scores = queries @ items[second].T
+            if second is first:
+                np.fill_diagonal(scores, np.inf)
+            else:
+                others = np.add(scores.T, squares[first], order="C")
+                _take_nearer(others, first.start, values[second], neighbors[second])
+            scores += squares[second]
+            _take_nearer(scores, second.start, values[first], neighbors[first])
     return neighbors
+
+
+def _take_nearer(scores, start, values, neighbors):
+    """Replace the k best values and neighbours of queries, in place, by better items of a block.
+
+    A score is taken for a candidate where it is at most the k-th smallest of the values and of the
+    minima of groups of scores, which is no less than the k-th smallest score.
+    """
+    n_rows, k = values.shape
+    size = max(1, min(GROUP, scores.shape[1] // (2 * k)))
+    whole = scores.shape[1] // size * size
+    groups = scores[:, :whole].reshape(n_rows, size, -1)
+    minima, rest = groups.min(axis=1), scores[:, whole:]
+    known = np.hstack([values, minima, rest])
+    limit = np.partition(known, k - 1, axis=1)[:, k - 1, None]
+    row, group = np.nonzero(minima <= limit)
+    hit, member = np.nonzero(groups[row, :, group] <= limit[row])
+    row, col = row[hit], member * minima.shape[1] + group[hit]
+    more = np.nonzero(rest <= limit)
+    row, col = np.append(row, more[0]), np.append(col, whole + more[1])
+    crowded = np.bincount(row, minlength=n_rows) > _crowd(k)
+    if crowded.any():  # of many equal scores, the first k are enough
+        some = scores[crowded]
+        tied = some == limit[crowded]
+        again = np.nonzero((some < limit[crowded]) | (tied & (tied.cumsum(axis=1) <= k)))
+        kept = ~crowded[row]
+        row = np.append(row[kept], np.flatnonzero(crowded)[again[0]])
+        col = np.append(col[kept], again[1])
+    found = scores[row, col]
+    row, col = np.append(np.repeat(np.arange(n_rows), k), row), np.append(neighbors, start + col)
+    found = np.append(values, found)
+    order = np.lexsort((col, found, row))
+    first = np.searchsorted(row[order], np.arange(n_rows))
+    best = order[first[:, None] + np.arange(k)]
+    values[:], neighbors[:] = found[best], col[best]
 
 
 def prepare(Y: NDArray) -> _ByProduct:

@@ -30,6 +30,8 @@ _BLOCK = 2**22
 # start of 1: a node has one part in some thousands of it. What a node gives to itself is larger,
 # and conjugate gradients have it to the square of their error.
 _PROBES, _CLASS_TOL, _OWN_TOL = 50, 1e-8, 1e-4
+# The largest damping at which single precision is enough for the latter.
+_MOST_SINGLE = 0.99
 # Conjugate gradients take as many steps as the root of 1 / (1 - damping), some 100 at 0.999.
 _MAX_STEPS = 1000
 # A residual of rounding alone, and the error that is worth a warning, beside the largest value.
@@ -115,7 +117,7 @@ def measure_neighbors(rows: NDArray, neighbors: NDArray[np.intp]) -> NDArray:
 
 
 def propagate(
-    flow: sparse.csr_array, start: NDArray, damping: float, tol: float = 1e-10
+    flow: sparse.csr_array, start: NDArray, damping: float, tol: float = 1e-10, dtype: type = float
 ) -> NDArray:
     r"""Propagate values along a graph.
 
@@ -134,13 +136,16 @@ def propagate(
         :math:`\gamma`, between 0 and 1.
     tol : float, default=1e-10
         The largest error of an entry, relative to the largest of `start`.
+    dtype : type, default=float
+        Of the computation.
 
     Returns
     -------
     values : ndarray of shape (n_nodes, n_columns)
         F.
     """
-    target = (1 - damping) * np.asarray(start, dtype=float)
+    flow = flow.astype(dtype, copy=False)
+    target = (1 - damping) * np.asarray(start, dtype=dtype)
     is_symmetric = abs(flow - flow.T).max() == 0
     solve = _conjugate_gradients if is_symmetric else _bicgstab
     with np.errstate(over="ignore", invalid="ignore"):  # a breakdown shows in the residual
@@ -265,7 +270,8 @@ def propagate_classes(
     mass = np.maximum(propagate(flow, start, damping, _CLASS_TOL), 0)
     own, held_out = np.zeros(len(probes)), mass[probes]
     if len(probes):
-        own = propagate(flow, sources, damping, _OWN_TOL)[probes, np.arange(len(probes))]
+        dtype = np.float32 if damping <= _MOST_SINGLE else float
+        own = propagate(flow, sources, damping, _OWN_TOL, dtype)[probes, np.arange(len(probes))]
     own = own if weights is None else weights[probes] * own
     held_out[np.arange(len(probes)), codes[probes]] -= own
     totals = mass.sum(axis=0)

@@ -10,6 +10,7 @@ pandas = pytest.importorskip("pandas")
 from skdml import WassersteinGenerator, io  # noqa: E402
 from skdml.generate._flow import (  # noqa: E402
     FlowPlan,
+    column_moments,
     flow_loss,
     integrate,
     make_velocity,
@@ -55,6 +56,37 @@ def test_the_loss_is_the_error_of_the_velocity():
     expected = (variance / spreads * error**2).mean()
     found = flow_loss(network, rows, noise, times, spreads, codes)
     torch.testing.assert_close(found, expected)
+
+
+def test_pixels_that_are_seldom_inked_have_a_small_spread():
+    rng = np.random.default_rng(0)
+    rows = rng.random((1000, 4)).astype(np.float32)
+    rows[:, 1] = rng.random(1000) < 0.05  # of the same range, and less varying
+    rows[:, 2] *= 1e-3  # of a small range, and as varying
+    rows[:, 3] = 0.5
+    std = rows.std(axis=0)
+    moments = column_moments(rows, (), is_common=True)
+    np.testing.assert_allclose(moments.spreads, [1, std[1] / std[0], 1, 0.2], rtol=0.05)
+    np.testing.assert_allclose(moments.scales[:3], [std[0], std[0], std[0] / 1000], rtol=0.05)
+    alone = column_moments(rows, ())
+    np.testing.assert_allclose(alone.spreads, [1, 1, 1, 0.2], rtol=1e-5)
+    with_block = column_moments(rows, [slice(1, 3)], is_common=True)
+    np.testing.assert_allclose(with_block.scales[1:3], std[1], rtol=1e-5)
+    np.testing.assert_allclose(moments.unscale(moments.scale(rows)), rows, atol=1e-6)
+
+
+def test_only_pixels_are_scaled_by_their_ranges():
+    X = np.random.default_rng(0).random((60, 3))
+    X[:, 1] = X[:, 1] < 0.05
+    ranges = WassersteinGenerator(max_iter=1, random_state=0).fit(X)
+    assert ranges._moments.spreads.min() < 0.9
+    columns = WassersteinGenerator(max_iter=1, scaling="columns", random_state=0).fit(X)
+    np.testing.assert_allclose(columns._moments.spreads, 1, rtol=1e-4)
+
+
+def test_many_columns_have_a_wider_network():
+    for n_columns, width in ((3, 256), (200, 400), (900, 512)):
+        assert make_velocity(n_columns, 0, 0).last.in_features == width
 
 
 class Pushes(torch.nn.Module):

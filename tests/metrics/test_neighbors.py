@@ -9,7 +9,13 @@ from sklearn.metrics import pairwise_distances
 from sklearn.neighbors import NearestNeighbors
 
 from skdml.metrics import _neighbors, map_at_r, recall_at_k
-from skdml.metrics._neighbors import _ByProduct, _k_nearest_by_blocks, nearest, search
+from skdml.metrics._neighbors import (
+    _ByProduct,
+    _k_nearest_by_blocks,
+    nearest,
+    nearest_others,
+    search,
+)
 
 
 def neighbors_of(X, k, Y=None, **options):
@@ -235,3 +241,23 @@ def test_ten_thousand_by_128(dtype):
     tracemalloc.stop()
     assert min(seconds) < 3
     assert peak < 500e6
+
+
+@pytest.mark.parametrize("n_rows", [40, 33, 16])  # the last block has one row at 33
+@pytest.mark.parametrize("k", [1, 6])
+def test_products_for_both_sides_find_the_nearest_others(monkeypatch, n_rows, k):
+    monkeypatch.setattr(_neighbors, "_SQUARE", 16)
+    rows = np.random.default_rng(2).standard_normal((n_rows, 3))
+    np.testing.assert_array_equal(nearest_others(rows, k), brute_force(rows)[:, :k])
+
+
+@pytest.mark.parametrize("n_kinds", [1, 3])
+def test_both_sides_of_many_equal_rows_go_by_position(monkeypatch, n_kinds):
+    monkeypatch.setattr(_neighbors, "_SQUARE", 600)
+    rows = np.repeat(np.arange(n_kinds), 1500 // n_kinds)[:, None] * np.ones(2)
+    found = nearest_others(rows, 4)
+    np.testing.assert_array_equal(found[0], [1, 2, 3, 4])
+    for i in (2, 700, 1499):
+        first = i // (1500 // n_kinds) * (1500 // n_kinds)
+        same = [j for j in range(first, first + 5) if j != i]
+        np.testing.assert_array_equal(found[i], same[:4])

@@ -125,7 +125,8 @@ def test_mass_is_scaled_by_class_and_held_out_labels_are_as_if_unknown(rows, cod
     for probe, held_out in zip(result.probes, result.held_out, strict=True):
         without = codes.copy()
         without[probe] = -1
-        np.testing.assert_allclose(held_out, slow_mass(flow, without, 0.9)[probe], atol=1e-7)
+        # In single precision: it serves to choose a power.
+        np.testing.assert_allclose(held_out, slow_mass(flow, without, 0.9)[probe], atol=1e-5)
 
 
 def test_distributions_are_sharpened_until_held_out_labels_are_most_likely():
