@@ -148,14 +148,23 @@ class EmbeddingDisplay(Panels):
 
 def project(X: MatrixLike) -> NDArray:
     """Return the rows along their two leading principal axes (one: a column of zeros is added)."""
+    return principal_axes(X)[0]
+
+
+def principal_axes(X: MatrixLike) -> tuple[NDArray, float]:
+    """Return the rows along their two leading principal axes, and their share of the variance."""
     if sparse.issparse(X):
-        return TruncatedSVD(2, random_state=0).fit_transform(X)
-    X = np.asarray(X, dtype=float)
-    if X.ndim > 2:
-        X = X.reshape(len(X), -1)
-    if X.shape[1] == 1:
-        return np.column_stack([X, np.zeros(len(X))])
-    return PCA(2, svd_solver="full" if min(X.shape) < 500 else "covariance_eigh").fit_transform(X)
+        model = TruncatedSVD(2, random_state=0)
+        return model.fit_transform(X), float(model.explained_variance_ratio_.sum())
+    rows = np.asarray(X, dtype=float)
+    rows = rows.reshape(len(rows), -1)
+    if rows.shape[1] == 1:
+        return np.column_stack([rows, np.zeros(len(rows))]), 1.0
+    if not np.ptp(rows, axis=0).any():
+        return np.zeros((len(rows), 2)), 1.0  # equal rows have no axes
+    model = PCA(2, svd_solver="full" if min(rows.shape) < 500 else "covariance_eigh")
+    points = model.fit_transform(rows)
+    return points, float(model.explained_variance_ratio_.sum())
 
 
 @dataclass(eq=False, repr=False)
