@@ -113,8 +113,8 @@ def split(estimator: Any) -> tuple[Callable, Callable, Any]:
         learner = steps.pop()[1]
         before = Pipeline(steps).transform if steps else _as_is
         return before, learner.transform, learner
-    if not hasattr(estimator, "transform"):
-        estimator = getattr(estimator, "estimator_", estimator)  # as in PairClassifier
+    if not hasattr(estimator, "transform") and hasattr(estimator, "learner_"):
+        return split(estimator.learner_)  # of a PairClassifier
     if not hasattr(estimator, "transform"):
         raise TypeError(
             "estimator must have transform, sample, or explain and predict by query; got "

@@ -449,10 +449,14 @@ class PointMap {
     const isDim = (row) =>
       (state.matches && !state.matches.has(row)) || (state.only >= 0 && key[row] !== state.only);
     const filtered = Boolean(state.matches) || state.only >= 0;
+    const { points, scale } = this;
+    const [left, top] = [this.canvas.width / 2 - this.x * scale, this.canvas.height / 2 + this.y * scale];
     for (const pass of filtered ? [true, false] : [false]) {
-      for (const row of page.drawn) {
+      for (let i = 0; i < page.n; i++) {
+        const row = page.drawn[i];
         if (!this.isShown(row) || (filtered && isDim(row) !== pass)) continue;
-        const [x, y] = this.at(row);
+        const x = left + points[2 * row] * scale;
+        const y = top - points[2 * row + 1] * scale;
         const k = key[row];
         if (halos && !pass) this.stamp(halos[k], x, y, back, 0.8);
         this.stamp(stamps[k], x, y, pass ? dim : paints[k], pass ? 0.5 : alpha);
@@ -462,26 +466,38 @@ class PointMap {
     this.drawSelection(colour, radius);
   }
 
-  stamp({ cover, half, size }, x, y, [red, green, blue], alpha) {
-    const { width, height } = this.canvas;
+  // Mixes a colour into the pixels that a shape covers. It runs for each point of each frame, so it
+  // makes no arrays.
+  stamp(shape, x, y, colour, alpha) {
+    const { cover, half, size } = shape;
+    const { pixels } = this;
+    const { width, height } = this.image;
     const left = Math.round(x) - half;
     const top = Math.round(y) - half;
     if (left < 0 || top < 0 || left + size > width || top + size > height) return;
-    const { pixels } = this;
+    const red = colour[0];
+    const green = colour[1];
+    const blue = colour[2];
+    const whole = (0xff000000 | (blue << 16) | (green << 8) | red) >>> 0;
     let from = 0;
     for (let dy = 0; dy < size; dy++) {
       let to = (top + dy) * width + left;
       for (let dx = 0; dx < size; dx++, to++) {
-        const share = cover[from++] * alpha;
+        const share = (cover[from++] * alpha) / 255;
         if (share === 0) continue;
+        if (share === 1) {
+          pixels[to] = whole;
+          continue;
+        }
         const old = pixels[to];
-        const [r, g, b] = [old & 255, (old >> 8) & 255, (old >> 16) & 255];
-        const part = share / 255;
+        const r = old & 255;
+        const g = (old >> 8) & 255;
+        const b = (old >> 16) & 255;
         pixels[to] =
           0xff000000 |
-          ((b + (blue - b) * part) << 16) |
-          ((g + (green - g) * part) << 8) |
-          (r + (red - r) * part);
+          ((b + (blue - b) * share) << 16) |
+          ((g + (green - g) * share) << 8) |
+          (r + (red - r) * share);
       }
     }
   }
@@ -1089,8 +1105,12 @@ function startMaps() {
   });
   recolour();
   layOut();
-  const wanted = /^#(\d+)$/.exec(location.hash);
-  select(wanted && Number(wanted[1]) < page.n ? Number(wanted[1]) : -1);
+  const selectByAddress = () => {
+    const wanted = /^#(\d+)$/.exec(location.hash);
+    select(wanted && Number(wanted[1]) < page.n ? Number(wanted[1]) : -1);
+  };
+  addEventListener("hashchange", selectByAddress);
+  selectByAddress();
   $("summary").textContent = page.mode === "generated" ? generatedSummary() : rowsSummary();
   describeKeys([
     ["click", "neighbours of a row; shift-click compares another one with it"],

@@ -57,6 +57,11 @@ def show(chrome, path, size=WIDE, place=""):
     while not chrome.execute_script(script):
         assert time.monotonic() < end, "the page does not become ready"
         time.sleep(0.05)
+    settle(chrome)
+
+
+def settle(chrome):
+    """Wait until what was asked for is drawn."""
     chrome.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
 
 
@@ -216,6 +221,7 @@ def test_every_colour_and_the_morph_draw(chrome, wine):
     script = "return [0, 1].map((v) => page.views[v].positions[8]).concat(state.maps[0].points[8])"
     before, after, between = chrome.execute_script(script)
     assert between == pytest.approx((before + after) / 2, abs=1e-6)
+    settle(chrome)
     assert ink(chrome) > 1000
     assert not [e for e in chrome.get_log("browser") if e["level"] == "SEVERE"]
 
