@@ -24,12 +24,12 @@ _PAGE = """<!DOCTYPE html>
 <link rel="icon" href="data:,">
 <style>
 body {{ font: 16px/1.5 system-ui, sans-serif; color: #1b1b1b; background: #fff;
-        max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }}
+        max-width: 68rem; margin: 2rem auto; padding: 0 1rem; }}
 h1 {{ font-size: 1.6rem; }} h2 {{ font-size: 1.2rem; margin-top: 2.5rem; }}
 .scroll {{ overflow-x: auto; }}
 table {{ border-collapse: collapse; width: 100%; }}
 th, td {{ text-align: left; padding: .45rem .7rem; border-bottom: 1px solid #ddd; }}
-td.number, th.number {{ text-align: right; white-space: nowrap; }}
+td.number, th.number {{ text-align: right; }} td.number > small {{ color: #555; }}
 td.better {{ font-weight: 600; color: #00684a; }} td.simpler {{ font-weight: 600; color: #a84300; }}
 figure {{ margin: 1rem 0; }} img {{ max-width: 100%; height: auto; }}
 figcaption, footer {{ color: #555; font-size: .9rem; }}

@@ -23,6 +23,9 @@ from ._explore_rows import find_neighbors, fit_box, n_rows_of
 
 # Categories of a column that count in distances; the rest are as one.
 _MAX_CATEGORIES = 50
+# Deviations of a column beyond which all values are as far: a column that is nearly always the same
+# would else be all of the map.
+_FAR = 5.0
 
 
 def ranking_page(
@@ -186,7 +189,8 @@ def _as_numbers(columns: list[NDArray], n_real: int) -> NDArray[np.float32]:
         known = np.isfinite(values)
         real = values[:n_real][known[:n_real]]
         mean, spread = (real.mean(), real.std()) if len(real) else (0.0, 1.0)
-        parts.append(np.where(known, (values - mean) / (spread or 1.0), 0.0))
+        scaled = np.where(known, (values - mean) / (spread or 1.0), 0.0)
+        parts.append(np.clip(scaled, -_FAR, _FAR))
         if not known.all():
             parts.append(1.0 - known)
     return np.ascontiguousarray(np.column_stack(parts), dtype=np.float32)

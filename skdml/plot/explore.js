@@ -391,7 +391,7 @@ class PointMap {
     const name = this.views.length > 1 ? "between" : this.view.name;
     const whole = this.views.length === 1 || t === 0 || t === 1;
     this.caption.textContent = whole
-      ? `${this.view.name}: these two axes have ${percent(share)} of the variance`
+      ? `${this.view.name}: ${percent(share)} of the variance is on these axes`
       : `between ${this.views[0].name} and ${this.views[1].name}`;
     this.canvas.setAttribute(
       "aria-label",
@@ -449,6 +449,7 @@ class PointMap {
     const isDim = (row) =>
       (state.matches && !state.matches.has(row)) || (state.only >= 0 && key[row] !== state.only);
     const filtered = Boolean(state.matches) || state.only >= 0;
+    const stored = page.mode === "rows" && page.parts[1] ? page.parts[1].start : page.n;
     const { points, scale } = this;
     const [left, top] = [this.canvas.width / 2 - this.x * scale, this.canvas.height / 2 + this.y * scale];
     for (const pass of filtered ? [true, false] : [false]) {
@@ -459,7 +460,8 @@ class PointMap {
         const y = top - points[2 * row + 1] * scale;
         const k = key[row];
         if (halos && !pass) this.stamp(halos[k], x, y, back, 0.8);
-        this.stamp(stamps[k], x, y, pass ? dim : paints[k], pass ? 0.5 : alpha);
+        const fade = row >= stored ? 0.45 : 1; // stored rows are pale
+        this.stamp(stamps[k], x, y, pass ? dim : paints[k], pass ? 0.5 : alpha * fade);
       }
     }
     this.context.putImageData(this.image, 0, 0);
@@ -1128,12 +1130,15 @@ function describeKeys(keys) {
 }
 
 function rowsSummary() {
-  const count = `${page.n.toLocaleString("en")} rows.`;
+  const [, stored] = page.parts;
+  const count = stored
+    ? `${stored.start} rows, and ${page.n - stored.start} stored ones, pale, in which they are searched.`
+    : `${page.n.toLocaleString("en")} rows.`;
   if (!hasClasses()) return `${count} The ${page.k} nearest rows of each, under both metrics.`;
   const shares = page.views.map((view) => {
     let [right, all] = [0, 0];
     for (let row = 0; row < page.n; row++) {
-      if (codeOf(row) < 0) continue;
+      if (codeOf(row) < 0 || (stored && row >= stored.start)) continue;
       right += countRight(view, row);
       all += page.k;
     }
