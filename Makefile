@@ -2,7 +2,9 @@
 PYTHON ?= python3
 PYTHON_NEWEST ?= python3.13
 VENV := .venv
-BIN := $(VENV)/bin
+# Windows, where make needs a shell such as that of Git, has the commands elsewhere.
+SCRIPTS := $(if $(filter Windows_NT,$(OS)),Scripts,bin)
+BIN := $(VENV)/$(SCRIPTS)
 BENCH ?= --list
 
 # One BLAS / OpenMP thread per process: two spinning threads on a busy machine are slower than one.
@@ -34,8 +36,12 @@ install: $(VENV)/.installed
 
 # The stamp is made last, so an interrupted install is done again.
 $(VENV)/.installed: pyproject.toml constraints.txt
+	@echo "Setting up $(VENV), once: a virtual environment, and about 80 packages, torch among them."
+	@echo "That is some hundred megabytes and takes minutes. pip says what it is at:"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[all,test]"
+	$(BIN)/python -m pip install --progress-bar off --disable-pip-version-check \
+	    -c constraints.txt -e ".[all,test]"
+	@echo "$(VENV) is set up."
 	@touch $@
 
 $(VENV)/.installed-%: $(VENV)/.installed
@@ -43,6 +49,7 @@ $(VENV)/.installed-%: $(VENV)/.installed
 	@touch $@
 
 demo: install
+	@echo "Fitting every estimator on small data, which takes about a minute on one core:"
 	$(BIN)/python -m skdml demo
 
 # The tests of a file share their models, ranks and clusters, so they run in one process; files
@@ -77,21 +84,21 @@ fuzz: install
 
 # The core alone, on the oldest versions that pyproject.toml admits.
 test-oldest: .venv-oldest/.installed
-	.venv-oldest/bin/python $(PYTEST) tests --ignore=tests/test_benchmarks.py
+	.venv-oldest/$(SCRIPTS)/python $(PYTEST) tests --ignore=tests/test_benchmarks.py
 
 .venv-oldest/.installed: pyproject.toml
-	@test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
-	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check \
+	@test -x .venv-oldest/$(SCRIPTS)/python || $(PYTHON) -m venv .venv-oldest
+	.venv-oldest/$(SCRIPTS)/python -m pip install --quiet --disable-pip-version-check \
 	    numpy==1.26.4 scipy==1.12.0 scikit-learn==1.6.1 joblib==1.4.2 threadpoolctl==3.1.0 \
 	    tqdm==4.60.0 pytest pytest-xdist pytest-timeout -e .
 	@touch $@
 
 # All of it on the newest releases, without constraints.txt; torch brings gigabytes of CUDA packages.
 test-newest:
-	@test -x .venv-newest/bin/python || $(PYTHON_NEWEST) -m venv .venv-newest
-	.venv-newest/bin/python -m pip install --quiet --disable-pip-version-check \
+	@test -x .venv-newest/$(SCRIPTS)/python || $(PYTHON_NEWEST) -m venv .venv-newest
+	.venv-newest/$(SCRIPTS)/python -m pip install --quiet --disable-pip-version-check \
 	    --upgrade --upgrade-strategy eager -e ".[all,test]"
-	.venv-newest/bin/python $(PYTEST)
+	.venv-newest/$(SCRIPTS)/python $(PYTEST)
 
 lint: install
 	$(BIN)/ruff check .

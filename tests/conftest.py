@@ -1,4 +1,5 @@
 import importlib.util
+import os
 import signal
 
 import pytest
@@ -11,6 +12,8 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 collect_ignore = [] if importlib.util.find_spec("torch") else ["deep/rank_toys.py"]
 if not importlib.util.find_spec("psutil"):
     collect_ignore += ["kills/run.py", "kills/drive.py", "sockets.py"]
+if not hasattr(os, "fork"):  # ranks are forked
+    collect_ignore += ["deep/test_distributed.py", "deep/test_distributed_faults.py"]
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,8 @@ import re
 import pytest
 
 from skdml.__main__ import main
-from skdml._demo import find_demos, run_demos
+from skdml._demo import DemoRow, find_demos, run_demos
+from skdml._demo._report import write_report
 
 pytest.importorskip("matplotlib")
 
@@ -16,7 +17,7 @@ def test_every_estimator_has_a_demo():
         assert name.lower().startswith(shown), f"{name} has no demo"
 
 
-def test_demo_prints_one_table_and_writes_one_file(tmp_path, capsys, monkeypatch):
+def test_demo_prints_one_table_and_writes_a_report_with_pages(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     main(["demo"])
     printed = capsys.readouterr()
@@ -25,18 +26,36 @@ def test_demo_prints_one_table_and_writes_one_file(tmp_path, capsys, monkeypatch
     n_rows = sum("Transformer:" in line for line in lines)
     assert n_rows >= 5
     assert printed.err == ""  # not a terminal: no bars
-    files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert files == [tmp_path / "skdml-demo" / "index.html"]
-    page = files[0].read_text(encoding="utf-8")
+    files = {path.relative_to(tmp_path / "skdml-demo").as_posix() for path in tmp_path.rglob("*.*")}
+    page = (tmp_path / "skdml-demo" / "index.html").read_text(encoding="utf-8")
     assert page.count("<figure>") >= n_rows
-    # self-contained: nothing is loaded from anywhere
-    assert not re.search(r"""(src|href)=["'](?!data:)""", page)
+    # nothing is loaded from anywhere, and every page to explore is there
+    linked = set(re.findall(r"""(?:src|href)=["'](?!data:)(.*?)["']""", page))
+    assert files == {"index.html"} | linked
+    assert len(linked) >= n_rows
+    assert "NCA" in page
+    assert "logistic regression" in page
+
+
+def test_a_row_that_a_simple_method_wins_says_so(tmp_path):
+    options = {"estimator": "GMMLTransformer", "task": "a <task>", "measure": "accuracy"}
+    baselines = {"Euclidean": 0.5, "NCA": 0.9}
+    rows = [DemoRow(**options, baselines=baselines, learned=x, seconds=1) for x in (0.8, 0.9, 0.95)]
+    assert [row.verdict for row in rows] == ["simpler is better", "no gain", "better"]
+    assert rows[0].strongest == ("NCA", 0.9)
+    page = write_report(rows, tmp_path).read_text(encoding="utf-8")
+    assert '<td class="simpler">simpler is better</td>' in page
+    assert "Euclidean 0.500, NCA 0.900, GMMLTransformer 0.800" in page
+    assert "a &lt;task&gt;" in page
 
 
 @pytest.mark.slow  # the quick test runs every demo, too
-def test_demo_shows_an_improvement(tmp_path, capsys):
-    for row in run_demos(tmp_path, verbose=0):
-        assert row.learned > row.baseline, row.task
+def test_demo_shows_an_improvement_over_plain_distance(tmp_path, capsys):
+    rows = run_demos(tmp_path, verbose=0)
+    for row in rows:
+        assert row.learned > row.baselines.get("Euclidean", -1), row.task
+    # Some are won by a simple method, and are shown as they are.
+    assert sum(row.verdict == "better" for row in rows) > len(rows) / 2
 
 
 def test_unknown_command(capsys):

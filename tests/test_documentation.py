@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import skdml
-from skdml.utils._sklearn import DOCUMENTATION
+from skdml.utils._sklearn import DOCUMENTATION, EstimatorMixin
 from skdml.utils.estimator_checks import all_estimators
 
 ROOT = Path(__file__).parents[1]
@@ -40,17 +40,22 @@ def test_every_public_name_has_a_page(name):
 
 
 @pytest.mark.parametrize("name_and_class", all_estimators(), ids=lambda pair: pair[0])
-def test_html_representation_links_to_a_page_of_the_site(name_and_class):
+def test_estimators_link_to_their_pages_once_the_site_has_an_address(name_and_class, monkeypatch):
     estimator = name_and_class[1]()
+    assert bool(estimator._get_doc_link()) == bool(DOCUMENTATION)
+    home = DOCUMENTATION or "https://example.org/"
+    monkeypatch.setattr(type(estimator), "_doc_link_module", "skdml")
+    path = EstimatorMixin._doc_link_template.removeprefix(DOCUMENTATION)
+    monkeypatch.setattr(type(estimator), "_doc_link_template", home + path)
     link = estimator._get_doc_link()
-    page = link.removeprefix(f"{DOCUMENTATION}api/generated/").removesuffix(".html")
+    page = link.removeprefix(f"{home}api/generated/").removesuffix(".html")
     assert page in api_pages()
     assert f'href="{link}"' in estimator._repr_html_()
 
 
-def test_home_of_the_documentation_is_that_of_the_project():
+def test_no_address_is_claimed_that_is_not_there():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert project["urls"]["Documentation"] == DOCUMENTATION
+    assert project.get("urls", {}).get("Documentation", "") == DOCUMENTATION
 
 
 def test_tests_that_the_differences_name_exist():
@@ -60,3 +65,20 @@ def test_tests_that_the_differences_name_exist():
     for path, name in named:
         text = (ROOT / path).read_text(encoding="utf-8")
         assert f"def {name}(" in text, f"{path} has no {name}"
+
+
+def test_the_version_is_the_same_everywhere():
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    released = re.findall(r"(?m)^## (\d+\.\d+\.\d+)\b", changes)
+    assert released[0] == skdml.__version__
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"version: {skdml.__version__}\n" in citation
+
+
+def test_continuous_integration_runs_targets_that_exist():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+    targets = set(re.findall(r"run: make ([\w -]+)", workflow))
+    assert targets
+    for target in {name for names in targets for name in names.split()}:
+        assert re.search(rf"(?m)^{target}:", makefile), target

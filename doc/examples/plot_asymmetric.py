@@ -68,6 +68,19 @@ for axes in display.axes_:
 plt.show()
 
 # %%
+# Before and after
+# ----------------
+# Stored digits are pale, photographs strong. Before, photographs of a digit lie elsewhere than the
+# stored ones of its colour; afterwards they lie among them.
+
+from skdml.plot import EmbeddingDisplay
+
+EmbeddingDisplay.from_estimator(
+    models["two maps"], queries_test, y_test, gallery=X_train, gallery_labels=y_train
+)
+plt.show()
+
+# %%
 # What is found
 # -------------
 # Some photographs and the stored digits that are nearest to them, with two maps.

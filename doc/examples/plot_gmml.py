@@ -60,9 +60,9 @@ plt.show()
 # %%
 # What was learned
 # ----------------
-# The metric is a matrix. Its diagonal says how much a difference in one column counts: the 30
-# columns of noise are the last ones. To its right, its eigenvalues: along how many directions the
-# metric still looks.
+# The metric is a matrix. Its diagonal, in the middle, says how much a difference in one column
+# counts: the 30 columns of noise are the last ones, and were turned down. On the right are the
+# eigenvalues: along how many directions the metric still looks.
 
 MetricMatrixDisplay.from_estimator(model)
 plt.show()

@@ -1,4 +1,4 @@
-"""The demo's report: one HTML file with its pictures inside."""
+"""The demo's report: one HTML file with its pictures inside, and pages to explore beside it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import sklearn
 
 from .._optional import optional_import
 from .._version import __version__
+from ..plot import explore
 from ._rows import DemoRow
 
 _PAGE = """<!DOCTYPE html>
@@ -23,24 +24,24 @@ _PAGE = """<!DOCTYPE html>
 <link rel="icon" href="data:,">
 <style>
 body {{ font: 16px/1.5 system-ui, sans-serif; color: #1b1b1b; background: #fff;
-        max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }}
+        max-width: 68rem; margin: 2rem auto; padding: 0 1rem; }}
 h1 {{ font-size: 1.6rem; }} h2 {{ font-size: 1.2rem; margin-top: 2.5rem; }}
 .scroll {{ overflow-x: auto; }}
 table {{ border-collapse: collapse; width: 100%; }}
 th, td {{ text-align: left; padding: .45rem .7rem; border-bottom: 1px solid #ddd; }}
-td.number, th.number {{ text-align: right; white-space: nowrap; }}
-td.better {{ font-weight: 600; color: #00684a; }}
+td.number, th.number {{ text-align: right; }} td.number > small {{ color: #555; }}
+td.better {{ font-weight: 600; color: #00684a; }} td.simpler {{ font-weight: 600; color: #a84300; }}
 figure {{ margin: 1rem 0; }} img {{ max-width: 100%; height: auto; }}
 figcaption, footer {{ color: #555; font-size: .9rem; }}
 </style>
 </head>
 <body>
 <h1>skdml: what a learned metric changes</h1>
-<p>Every row fits one estimator on small data and measures it on rows that it has not seen,
-next to the same measure without it.</p>
+<p>Every row fits one estimator on small data and measures it on rows that it has not seen, beside
+strong simple methods on the same rows. Where one of them is as good, take that one.</p>
 <div class="scroll"><table>
-<thead><tr><th>what was learned</th><th>measure</th><th class="number">baseline</th>
-<th class="number">with skdml</th><th class="number">seconds</th></tr></thead>
+<thead><tr><th>what was learned</th><th>measure</th><th class="number">strongest simple method</th>
+<th class="number">with skdml</th><th>here</th><th class="number">seconds</th></tr></thead>
 <tbody>
 {lines}
 </tbody></table></div>
@@ -52,22 +53,34 @@ next to the same measure without it.</p>
 
 
 _LINE = """<tr><td><b>{estimator}</b>: {task}</td><td>{measure}</td>
-<td class="number">{baseline:.3f}<br><small>{baseline_name}</small></td>
-<td class="number{better}">{learned:.3f}</td><td class="number">{seconds:.2f}</td></tr>"""
+<td class="number">{best:.3f}<br><small>{name}</small></td>
+<td class="number">{learned:.3f}</td><td class="{kind}">{verdict}</td>
+<td class="number">{seconds:.2f}</td></tr>"""
 _SECTION = """<section><h2>{estimator}: {task}</h2>
 <p>{explanation}</p>
+<p>{measure}: {figures}. {link}</p>
 {pictures}</section>"""
 _FIGURE = """<figure><img alt="{caption}" src="data:image/png;base64,{data}">
 <figcaption>{caption}</figcaption></figure>"""
 
 
 def write_report(rows: list[DemoRow], output: Path) -> Path:
-    """Write ``index.html`` with the table and every figure inside, and return its path."""
-    lines, sections = [], []
+    """Write ``index.html`` and pages to explore beside it, and return the path of the first."""
+    lines: list[str] = []
+    sections: list[str] = []
     for row in rows:
-        shown = {k: html.escape(v) if isinstance(v, str) else v for k, v in vars(row).items()}
-        better = " better" if row.learned > row.baseline else ""
-        lines.append(_LINE.format(better=better, **shown))
+        name, best = row.strongest
+        shown = {key: html.escape(getattr(row, key)) for key in ("estimator", "task", "measure")}
+        figures = {**row.baselines, row.estimator: row.learned}
+        shown |= {
+            "kind": row.verdict.split()[0],
+            "verdict": row.verdict,
+            "name": html.escape(name),
+            "explanation": html.escape(row.explanation),
+            "figures": ", ".join(f"{html.escape(k)} {value:.3f}" for k, value in figures.items()),
+            "link": _explore(row, output, len(lines)),
+        }
+        lines.append(_LINE.format(best=best, learned=row.learned, seconds=row.seconds, **shown))
         pictures = "\n".join(_figure(caption, figure) for caption, figure in row.figures)
         sections.append(_SECTION.format(pictures=pictures, **shown))
     page = _PAGE.format(
@@ -80,6 +93,15 @@ def write_report(rows: list[DemoRow], output: Path) -> Path:
     path = output / "index.html"
     path.write_text(page, encoding="utf-8")
     return path
+
+
+def _explore(row, output, number):
+    """Write the page of a row to explore, and return a link to it."""
+    if row.explore is None:
+        return ""
+    title = f"{row.estimator}: {row.task}"
+    path = explore(title=title, path=output / f"explore-{number + 1}.html", **row.explore)
+    return f'<a href="{path.name}">Explore it: rows, neighbours, and why.</a>'
 
 
 def _figure(caption, figure):

@@ -17,27 +17,41 @@ class DemoRow:
     task : str
         What was learned, on what data.
     measure : str
-        What the two figures are, such as "3-NN accuracy".
-    baseline : float
-        The figure without skdml.
+        What the figures are, such as "3-NN accuracy"; more is better.
+    baselines : dict of str to float
+        The figures without skdml: of plain distance, and of strong simple methods.
     learned : float
         The figure with skdml.
     seconds : float
         Time of the fit.
-    baseline_name : str
-        What the baseline is.
     explanation : str
         One or two sentences for the report.
     figures : list of (caption, matplotlib Figure)
         Pictures for the report.
+    explore : dict, default=None
+        Arguments of `skdml.plot.explore`, for a page beside the report.
     """
 
     estimator: str
     task: str
     measure: str
-    baseline: float
+    baselines: dict[str, float]
     learned: float
     seconds: float
-    baseline_name: str = "Euclidean"
     explanation: str = ""
     figures: list[tuple[str, Any]] = field(default_factory=list)
+    explore: dict[str, Any] | None = None
+
+    @property
+    def strongest(self) -> tuple[str, float]:
+        """The best baseline and its figure."""
+        name = max(self.baselines, key=lambda name: self.baselines[name])
+        return name, self.baselines[name]
+
+    @property
+    def verdict(self) -> str:
+        """Whether the learner is worth it here, in a word or two."""
+        best = self.strongest[1]
+        if round(self.learned, 3) == round(best, 3):
+            return "no gain"
+        return "better" if self.learned > best else "simpler is better"

@@ -35,7 +35,7 @@ def run_demos(output: str | os.PathLike = "skdml-demo", *, verbose: int = 1) -> 
     Parameters
     ----------
     output : path, default="skdml-demo"
-        The folder of the report; nothing is written anywhere else.
+        The folder of the report and its pages; nothing is written anywhere else.
     verbose : int, default=1
         0 leaves out the progress bars.
 
@@ -54,7 +54,7 @@ def run_demos(output: str | os.PathLike = "skdml-demo", *, verbose: int = 1) -> 
         rows = list(_rows(verbose))
         _print_table(rows)
         report = write_report(rows, output)
-    print(f"\nReport with pictures: {report}")
+    print(f"\nReport with pictures, and pages to explore: {report}")
     return rows
 
 
@@ -72,10 +72,11 @@ def _rows(verbose):
 
 
 def _print_table(rows):
-    header = ("what was learned", "measure", "baseline", "with skdml", "seconds")
+    header = ("what was learned", "measure", "simple", "with skdml", "", "seconds")
     body = []
     for row in rows:
-        figures = f"{row.baseline:.3f} ({row.baseline_name})", f"{row.learned:.3f}"
+        name, best = row.strongest
+        figures = f"{best:.3f} ({name})", f"{row.learned:.3f}", row.verdict
         body.append((f"{row.estimator}: {row.task}", row.measure, *figures, f"{row.seconds:.2f}"))
     widths = [max(map(len, column)) for column in zip(header, *body, strict=True)]
     for line in [header, tuple("-" * width for width in widths), *body]:

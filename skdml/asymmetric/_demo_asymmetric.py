@@ -8,6 +8,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.neighbors import KNeighborsClassifier
 
+from .._demo._baselines import logistic_regression
 from .._demo._rows import DemoRow
 from .._demo._runner import Stopwatch
 from ..plot import EmbeddingDisplay
@@ -25,15 +26,36 @@ def demo(verbose: int = 0) -> Iterator[DemoRow]:
     )
     with Stopwatch() as watch:
         model.fit(X_train, y_train, X_query=turned[::2], y_query=y_train)
-    display = EmbeddingDisplay.from_estimator(model, turned[1::2], y_test)
+    display = EmbeddingDisplay.from_estimator(
+        model, turned[1::2], y_test, gallery=X_train, gallery_labels=y_train
+    )
     yield DemoRow(
         estimator="AsymmetricMetricClassifier",
         task="turned and noisy digits, searched among upright ones",
         measure="5-NN accuracy",
-        baseline=KNeighborsClassifier(5).fit(X_train, y_train).score(turned[1::2], y_test),
+        baselines={
+            "Euclidean": KNeighborsClassifier(5).fit(X_train, y_train).score(turned[1::2], y_test),
+            "logistic regression on turned digits": logistic_regression()
+            .fit(turned[::2], y_train)
+            .score(turned[1::2], y_test),
+        },
         learned=model.score(turned[1::2], y_test),
         seconds=watch.seconds,
         explanation="The stored digits are clean and upright. Those that are looked up lie on "
         "their side and are noisy. One map is learned for each, so that they meet.",
-        figures=[("Test queries along two leading axes, before and after.", display.figure_)],
+        figures=[
+            (
+                "Stored digits, pale, and test queries, strong, before and after: afterwards "
+                "queries lie among the stored digits of their kind.",
+                display.figure_,
+            )
+        ],
+        explore={
+            "estimator": model,
+            "X": turned[1::2],
+            "y": y_test,
+            "gallery": X_train,
+            "gallery_labels": y_train,
+            "images": np.concatenate([turned[1::2], X_train]).reshape(-1, 8, 8),
+        },
     )

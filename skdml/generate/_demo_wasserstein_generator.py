@@ -18,7 +18,7 @@ def demo(verbose: int = 0) -> Iterator[DemoRow]:
     """Yield the rows of WassersteinGenerator."""
     X, y = load_digits(return_X_y=True)
     X_train, X_test = X[::2], X[1::2]
-    model = WassersteinGenerator(max_iter=1000, random_state=0, verbose=verbose)
+    model = WassersteinGenerator(max_iter=600, random_state=0, verbose=verbose)
     with Stopwatch() as watch:
         model.fit(X_train, y[::2])
     mixture = GaussianMixture(10, reg_covar=0.1, random_state=0).fit(X_train)
@@ -32,9 +32,8 @@ def demo(verbose: int = 0) -> Iterator[DemoRow]:
         estimator="WassersteinGenerator",
         task="new digits",
         measure="minus the energy distance to test digits",
-        baseline=-baseline,
+        baselines={"Gaussian mixture": -baseline},
         learned=-learned,
-        baseline_name="Gaussian mixture",
         seconds=watch.seconds,
         explanation="A flow draws digits that look like those of the training half. The energy "
         "distance to the other half is 0 for digits of the same distribution; the baseline is a "
@@ -43,4 +42,5 @@ def demo(verbose: int = 0) -> Iterator[DemoRow]:
             ("Test digits, and digits that the network has drawn.", samples.figure_),
             ("The loss of the flow in training.", training.figure_),
         ],
+        explore={"estimator": model, "X": X_test[:500], "y": y[1::2][:500], "images": (8, 8)},
     )

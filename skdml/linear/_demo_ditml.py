@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits, make_classification
-from sklearn.model_selection import train_test_split
 from sklearn.neighbors import KNeighborsClassifier
 
+from .._demo._baselines import halves, knn_baselines
 from .._demo._rows import DemoRow
 from .._demo._runner import Stopwatch
 from ..plot import EmbeddingDisplay, MetricMatrixDisplay
@@ -23,14 +24,14 @@ def demo(verbose: int = 0) -> Iterator[DemoRow]:
     yield knn_row(
         ditml,
         "digits with 30 columns of noise",
-        noisy_digits(),
+        noisy_digits,
         "1,000 pairs with bounds on their distances. The spectrum shows how the metric turns the "
         "columns of noise down.",
     )
     yield knn_row(
         ditml,
         "80 rows with 5,000 features",
-        many_features(),
+        many_features,
         "The exact optimum in the span of the rows; outside it the metric is Euclidean distance.",
     )
 
@@ -48,30 +49,40 @@ def many_features() -> tuple[NDArray, NDArray]:
     )
 
 
-def knn_row(model: Any, task: str, data: tuple, explanation: str, scaler: Any = None) -> DemoRow:
+def knn_row(
+    model: Any,
+    task: str,
+    make: Callable[[], tuple],
+    explanation: str,
+    is_scaled: bool = False,
+    **explore: Any,
+) -> DemoRow:
     """Fit on one half of the rows, and compare nearest neighbours on the other."""
-    X_train, X_test, y_train, y_test = train_test_split(
-        *data, test_size=0.5, stratify=data[1], random_state=0
-    )
-    if scaler is not None:
-        X_train, X_test = scaler.fit_transform(X_train), scaler.transform(X_test)
+    X_train, X_test, y_train, y_test = halves(make, is_scaled)
     with Stopwatch() as watch:
         model.fit(X_train, y_train)
     Z_train, Z_test = model.transform(X_train), model.transform(X_test)
-    knn = KNeighborsClassifier(3)
+    knn = KNeighborsClassifier(3).fit(Z_train, y_train)
     return DemoRow(
         estimator=type(model).__name__,
         task=task,
         measure="3-NN accuracy",
-        baseline=knn.fit(X_train, y_train).score(X_test, y_test),
-        learned=knn.fit(Z_train, y_train).score(Z_test, y_test),
+        baselines=knn_baselines(make, is_scaled),
+        learned=knn.score(Z_test, y_test),
         seconds=watch.seconds,
         explanation=explanation,
         figures=[
             (
-                "Test rows along their two leading axes, before and after.",
+                "Test rows along their two leading axes, before and after: classes that lie apart "
+                "on the right are told apart by distance.",
                 EmbeddingDisplay.from_estimator(model, X_test, y_test).figure_,
             ),
-            ("The learned metric.", MetricMatrixDisplay.from_estimator(model).figure_),
+            (
+                "The learned metric. In the middle, how much a difference in each column counts: "
+                "those below the line, in orange, were turned down.",
+                MetricMatrixDisplay.from_estimator(model).figure_,
+            ),
         ],
+        # The demo may fit the model again, before the page is written.
+        explore={"estimator": copy.copy(model), "X": X_test, "y": y_test, **explore},
     )

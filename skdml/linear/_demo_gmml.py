@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from numpy.typing import NDArray
 from sklearn.datasets import load_wine
-from sklearn.preprocessing import StandardScaler
 
 from .._demo import DemoRow
 from ._demo_ditml import knn_row, many_features, noisy_digits
 from ._gmml import GMMLTransformer
+
+
+def wine() -> tuple[NDArray, NDArray]:
+    """Three kinds of wine, by 13 measurements."""
+    return load_wine(return_X_y=True)
 
 
 def demo(verbose: int = 0) -> Iterator[DemoRow]:
@@ -18,22 +23,23 @@ def demo(verbose: int = 0) -> Iterator[DemoRow]:
     yield knn_row(
         gmml,
         "wine, 13 scaled measurements",
-        load_wine(return_X_y=True),
+        wine,
         "Three kinds of wine. The picture shows how rows of one kind move together; the matrix "
         "shows which measurements count, and which are read together.",
-        scaler=StandardScaler(),
+        is_scaled=True,
+        feature_names=load_wine().feature_names,
     )
     yield knn_row(
         gmml.set_params(geodesic=0.25),
         "digits with 30 columns of noise",
-        noisy_digits(),
+        noisy_digits,
         "The last 30 of 94 columns say nothing about the digit. The metric learns from pairs of "
         "equal and of different digits to look away from them.",
     )
     yield knn_row(
         gmml.set_params(geodesic=0.5),
         "80 rows with 5,000 features",
-        many_features(),
+        many_features,
         "Many more features than rows, as in gene expression. The metric is kept as a few "
         "directions; the matrix of 5,000 x 5,000 is never made.",
     )

@@ -14,6 +14,6 @@ def demo(verbose: int = 0) -> Iterator[DemoRow]:
     yield knn_row(
         LFDA(),
         "digits with 30 columns of noise",
-        noisy_digits(),
+        noisy_digits,
         "Digits apart, and near rows of a digit together, in closed form.",
     )

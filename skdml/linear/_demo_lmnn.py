@@ -14,7 +14,7 @@ def demo(verbose: int = 0) -> Iterator[DemoRow]:
     yield knn_row(
         LMNN(random_state=0, verbose=verbose),
         "digits with 30 columns of noise",
-        noisy_digits(),
+        noisy_digits,
         "Near rows of a digit are drawn near, and rows of other digits pushed out of the margin. "
         "The columns of noise do not help with that.",
     )

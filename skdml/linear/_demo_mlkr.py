@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sklearn.datasets import make_friedman1
+from sklearn.linear_model import Ridge
 from sklearn.model_selection import train_test_split
 from sklearn.neighbors import KNeighborsRegressor
 
@@ -26,8 +27,11 @@ def demo(verbose: int = 0) -> Iterator[DemoRow]:
     yield DemoRow(
         estimator="MLKR",
         task="a number that five of ten columns tell",
-        measure="R2 of 5 neighbours",
-        baseline=knn.fit(X_train, y_train).score(X_test, y_test),
+        measure="R2",
+        baselines={
+            "Euclidean": knn.fit(X_train, y_train).score(X_test, y_test),
+            "ridge regression": Ridge().fit(X_train, y_train).score(X_test, y_test),
+        },
         learned=knn.fit(Z_train, y_train).score(Z_test, y_test),
         seconds=watch.seconds,
         explanation="The target is predicted from near rows, and the metric makes these "
@@ -38,6 +42,10 @@ def demo(verbose: int = 0) -> Iterator[DemoRow]:
                 "targets as classes.",
                 EmbeddingDisplay.from_estimator(model, X_test, y_test > 14).figure_,
             ),
-            ("The learned metric.", MetricMatrixDisplay.from_estimator(model).figure_),
+            (
+                "The learned metric: five columns count.",
+                MetricMatrixDisplay.from_estimator(model).figure_,
+            ),
         ],
+        explore={"estimator": model, "X": X_test, "y": y_test},
     )

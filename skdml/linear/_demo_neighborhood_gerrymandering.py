@@ -14,7 +14,7 @@ def demo(verbose: int = 0) -> Iterator[DemoRow]:
     yield knn_row(
         NeighborhoodGerrymandering(random_state=0, verbose=verbose),
         "digits with 30 columns of noise",
-        noisy_digits(),
+        noisy_digits,
         "Sets of five neighbours that the right class wins are drawn near, and sets that another "
         "class wins are pushed away. The columns of noise help nobody to win.",
     )

@@ -14,6 +14,6 @@ def demo(verbose: int = 0) -> Iterator[DemoRow]:
     yield knn_row(
         RCA(),
         "digits with 30 columns of noise",
-        noisy_digits(),
+        noisy_digits,
         "Directions in which rows of a digit differ count little. In closed form.",
     )

@@ -1,12 +1,13 @@
 """Plots of metrics, searches, verification, training and generated samples, as Display classes.
 
-They need matplotlib.
+They need matplotlib. `explore` needs a browser instead, in which to open the page that it writes.
 """
 
 from __future__ import annotations
 
 from ._convergence import ConsensusDisplay, ConvergenceDisplay
 from ._embedding import AffinityDisplay, EmbeddingDisplay
+from ._explore import explore
 from ._generated import GeneratedSamplesDisplay, GeneratorTrainingDisplay
 from ._matrix import MetricMatrixDisplay
 from ._path import PathDisplay
@@ -27,4 +28,5 @@ __all__ = [
     "RecallCurveDisplay",
     "RetrievalDisplay",
     "VerificationDisplay",
+    "explore",
 ]

@@ -36,6 +36,8 @@ class EmbeddingDisplay(Panels):
         Classes, drawn in different colours and markers.
     titles : tuple of two str, default=("input", "learned")
         Above the panels.
+    stored : ndarray of shape (n_samples,), default=None
+        Whether a row is stored, rather than asked for; stored ones are pale.
 
     Attributes
     ----------
@@ -61,10 +63,18 @@ class EmbeddingDisplay(Panels):
     after: NDArray
     y: NDArray | None = None
     titles: tuple[str, str] = ("input", "learned")
+    stored: NDArray | None = None
 
     @classmethod
     def from_estimator(
-        cls, estimator: Any, X: MatrixLike, y: ArrayLike | None = None, *, ax: Any = None
+        cls,
+        estimator: Any,
+        X: MatrixLike,
+        y: ArrayLike | None = None,
+        *,
+        gallery: MatrixLike | None = None,
+        gallery_labels: ArrayLike | None = None,
+        ax: Any = None,
     ) -> Self:
         """Draw rows as they are and as a fitted transformer maps them.
 
@@ -76,6 +86,11 @@ class EmbeddingDisplay(Panels):
             The rows.
         y : array-like of shape (n_samples,), default=None
             Their classes.
+        gallery : array-like of shape (n_gallery, n_features), default=None
+            Stored rows that X is searched in, drawn pale, and mapped by `transform_database` where
+            the estimator has it.
+        gallery_labels : array-like of shape (n_gallery,), default=None
+            Their classes.
         ax : sequence of two matplotlib Axes, default=None
             Where to draw; None makes a figure.
 
@@ -86,7 +101,20 @@ class EmbeddingDisplay(Panels):
         """
         check_is_fitted(estimator)
         titles = ("input", type(estimator).__name__)
-        return cls.from_predictions(X, estimator.transform(X), y, titles=titles, ax=ax)
+        if gallery is None:
+            if gallery_labels is not None:
+                raise ValueError("gallery_labels is given without gallery.")
+            return cls.from_predictions(X, estimator.transform(X), y, titles=titles, ax=ax)
+        if (y is None) != (gallery_labels is None):
+            raise ValueError("pass both y and gallery_labels, or neither.")
+        check_consistent_length(X, y)
+        check_consistent_length(gallery, gallery_labels)
+        as_stored = getattr(estimator, "transform_database", estimator.transform)
+        before = np.concatenate([np.asarray(X), np.asarray(gallery)])
+        after = np.concatenate([estimator.transform(X), as_stored(gallery)])
+        labels = None if y is None else np.concatenate([np.asarray(y), np.asarray(gallery_labels)])
+        stored = np.arange(len(before)) >= len(after) - len(np.asarray(gallery))
+        return cls(project(before), project(after), labels, titles, stored).plot(ax=ax)
 
     @classmethod
     def from_predictions(
@@ -129,9 +157,13 @@ class EmbeddingDisplay(Panels):
         sides = (self.before, self.after)
         for axes, points, title in zip(self.axes_, sides, self.titles, strict=True):
             for label, (marker, color) in zip(classes, class_styles(), strict=False):
-                chosen, name = (slice(None), None) if label is None else (self.y == label, label)
-                style = {"c": color, "marker": marker, "alpha": 0.75, "linewidths": 0}
-                axes.scatter(*points[chosen].T, s=12, label=name, **style)
+                chosen = np.ones(len(points), bool) if label is None else self.y == label
+                style = {"c": color, "marker": marker, "linewidths": 0}
+                if self.stored is not None:
+                    pale = points[chosen & self.stored]
+                    axes.scatter(*pale.T, s=12, alpha=0.25, zorder=1, **style)
+                    chosen = chosen & ~self.stored
+                axes.scatter(*points[chosen].T, s=12, label=label, alpha=0.75, zorder=2, **style)
             axes.set(title=title, xticks=[], yticks=[])
         if self.y is None or len(classes) > 12:
             return
@@ -148,14 +180,23 @@ class EmbeddingDisplay(Panels):
 
 def project(X: MatrixLike) -> NDArray:
     """Return the rows along their two leading principal axes (one: a column of zeros is added)."""
+    return principal_axes(X)[0]
+
+
+def principal_axes(X: MatrixLike) -> tuple[NDArray, float]:
+    """Return the rows along their two leading principal axes, and their share of the variance."""
     if sparse.issparse(X):
-        return TruncatedSVD(2, random_state=0).fit_transform(X)
-    X = np.asarray(X, dtype=float)
-    if X.ndim > 2:
-        X = X.reshape(len(X), -1)
-    if X.shape[1] == 1:
-        return np.column_stack([X, np.zeros(len(X))])
-    return PCA(2, svd_solver="full" if min(X.shape) < 500 else "covariance_eigh").fit_transform(X)
+        model = TruncatedSVD(2, random_state=0)
+        return model.fit_transform(X), float(model.explained_variance_ratio_.sum())
+    rows = np.asarray(X, dtype=float)
+    rows = rows.reshape(len(rows), -1)
+    if rows.shape[1] == 1:
+        return np.column_stack([rows, np.zeros(len(rows))]), 1.0
+    if not np.ptp(rows, axis=0).any():
+        return np.zeros((len(rows), 2)), 1.0  # equal rows have no axes
+    model = PCA(2, svd_solver="full" if min(rows.shape) < 500 else "covariance_eigh")
+    points = model.fit_transform(rows)
+    return points, float(model.explained_variance_ratio_.sum())
 
 
 @dataclass(eq=False, repr=False)

@@ -1,4 +1,4 @@
-"""A Mahalanobis matrix as a heat map, with its spectrum."""
+"""A Mahalanobis matrix as a heat map, with the weights of its columns and its spectrum."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ _MOST_FEATURES = 200
 
 @dataclass(eq=False, repr=False)
 class MetricMatrixDisplay(Panels):
-    """A learned Mahalanobis metric: its matrix as a heat map, and its spectrum.
+    """A learned Mahalanobis metric: its matrix as a heat map, its columns, and its spectrum.
 
-    Above 200 features the heat map would show nothing and takes a matrix of n_features²
-    entries, so only the spectrum is drawn. Use `from_estimator` or `from_predictions` to make one.
+    The second panel shows how much a difference in each column counts, in units of the mean column:
+    columns below 1, in orange, were turned down. Above 200 features the first two would show
+    nothing and take a matrix of n_features² entries, so only the spectrum is drawn. Use
+    `from_estimator` or `from_predictions` to make one.
 
     Parameters
     ----------
     metric : MahalanobisMetric
         The metric.
     feature_names : sequence of str, default=None
-        Names beside the heat map, drawn for up to 30 features.
+        Names beside the columns, drawn for up to 30 features.
 
     Attributes
     ----------
     axes_ : ndarray of matplotlib Axes
-        Heat map and spectrum, or the spectrum alone.
+        Heat map, columns and spectrum, or the spectrum alone.
     figure_ : matplotlib Figure
         The figure around them.
 
@@ -46,9 +48,11 @@ class MetricMatrixDisplay(Panels):
     >>> model = GMMLTransformer(random_state=0).fit(X, y)
     >>> display = MetricMatrixDisplay.from_estimator(model)
     >>> len(display.axes_)
-    2
+    3
     """
 
+    n_panels = 3
+    figsize = (10.2, 3.2)
     metric: MahalanobisMetric
     feature_names: Sequence[str] | NDArray | None = None
 
@@ -110,8 +114,9 @@ class MetricMatrixDisplay(Panels):
         return cls(metric, feature_names).plot(ax=ax)
 
     def _draw(self, own_figure: bool) -> None:
-        if self.n_panels == 2:
+        if self.n_panels == 3:
             self._plot_matrix(self.axes_[0])
+            self._plot_columns(self.axes_[1])
         self._plot_spectrum(self.axes_[-1])
 
     def _plot_matrix(self, axes):
@@ -120,12 +125,24 @@ class MetricMatrixDisplay(Panels):
         image = axes.imshow(matrix, cmap="PuOr_r", vmin=-limit, vmax=limit, interpolation="nearest")
         self.figure_.colorbar(image, ax=axes, shrink=0.8)
         axes.set_title("Mahalanobis matrix")
-        if self.feature_names is not None and len(self.feature_names) <= 30:
-            size = 7 if len(matrix) <= 20 else 5.5
-            axes.set_yticks(range(len(matrix)), self.feature_names, fontsize=size)
-            axes.set_xticks([])
+        axes.set_xlabel("feature")
+
+    def _plot_columns(self, axes):
+        weights = self.metric.matrix().diagonal()
+        weights = weights / weights.mean()
+        places = range(len(weights))
+        colors = np.where(weights >= 1, COLORS[0], COLORS[1])
+        if self.feature_names is not None and len(weights) <= 30:
+            axes.barh(places, weights, color=colors)
+            axes.set_yticks(places, self.feature_names, fontsize=7 if len(weights) <= 20 else 5.5)
+            axes.invert_yaxis()
+            axes.axvline(1, color="black", lw=0.8, ls="--")
+            axes.set_xlabel("weight, the mean is 1")
         else:
-            axes.set_xlabel("feature")
+            axes.bar(places, weights, width=1.0, color=colors)
+            axes.axhline(1, color="black", lw=0.8, ls="--")
+            axes.set(xlabel="feature", ylabel="weight, the mean is 1")
+        axes.set_title("how much a column counts")
 
     def _plot_spectrum(self, axes):
         eigenvalues = np.sort(self.metric.scale + self.metric.weights)[::-1]

@@ -10,7 +10,18 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+fcntl: Any
+msvcrt: Any
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+try:
+    import msvcrt
+except ImportError:  # anywhere else
+    msvcrt = None
 
 # What joblib's processes leave behind when all of them are killed; the number is the process.
 _JOBLIB_PATTERNS = ("/dev/shm/joblib_memmapping_folder_{}_*", "/dev/shm/sem.loky-{}-*")
@@ -33,7 +44,8 @@ class PrivateFolder:
         remove_leftovers(parent)
         self.path = Path(tempfile.mkdtemp(prefix="skdml-", dir=parent))
         # The lock gets its name once it is held, so nobody finds one that is free too early.
-        draft = self.path / ".lock"
+        # Windows cannot give an open file another name.
+        draft = self.path / ("lock" if os.name == "nt" else ".lock")
         self._lock: int | None = os.open(draft, os.O_CREAT | os.O_RDWR, 0o600)
         _take(self._lock)
         os.replace(draft, self.path / "lock")
@@ -47,15 +59,19 @@ class PrivateFolder:
     def remove(self) -> None:
         """Remove the folder with all that is in it."""
         if self._lock is not None:
-            shutil.rmtree(self.path, ignore_errors=True)
+            if os.name != "nt":  # where an open file cannot be removed
+                shutil.rmtree(self.path, ignore_errors=True)
             os.close(self._lock)
             self._lock = None
+            shutil.rmtree(self.path, ignore_errors=True)
 
 
 def _take(lock):
-    import fcntl
-
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    """Lock an open file for this process; OSError if another one has it."""
+    if fcntl is not None:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    elif msvcrt is not None:
+        msvcrt.locking(lock, msvcrt.LK_NBLCK, 1)
 
 
 def remove_leftovers(parent: str | None = None) -> None:
@@ -71,9 +87,13 @@ def remove_leftovers(parent: str | None = None) -> None:
             lock = os.open(name, os.O_RDWR)
             try:
                 _take(lock)
-                shutil.rmtree(os.path.dirname(name), ignore_errors=True)
+                if os.name != "nt":
+                    shutil.rmtree(os.path.dirname(name), ignore_errors=True)
             finally:
                 os.close(lock)
+            shutil.rmtree(os.path.dirname(name), ignore_errors=True)
+    if not hasattr(os, "getuid"):  # no POSIX, and no such files
+        return
     for pattern in _JOBLIB_PATTERNS:
         head, tail = pattern.split("{}")
         for name in glob.glob(pattern.format("*")):

@@ -33,14 +33,15 @@ if TYPE_CHECKING:
 else:
     from sklearn.utils._param_validation import validate_params  # noqa: F401
 
-# Where the documentation is read. The pages of the API reference are named by autosummary.
-DOCUMENTATION = "https://skdml.readthedocs.io/en/latest/"
+# The address of the documentation, once it is published: estimators then link to their pages, which
+# autosummary names. Until then nothing claims one.
+DOCUMENTATION = ""
 
 
 class EstimatorMixin(CallbackSupportMixin):
     """What every estimator shares: callbacks, and in its HTML representation a link to its page."""
 
-    _doc_link_module = "skdml"
+    _doc_link_module = "skdml" if DOCUMENTATION else ""  # no link
     _doc_link_template = DOCUMENTATION + "api/generated/{estimator_module}.{estimator_name}.html"
 
 

@@ -1,4 +1,4 @@
-"""How fast the parallel solver converges: the bound of doc/guide/ditml.md, step by step.
+"""How fast the parallel solver converges: the bound of doc/guide/differences.md, step by step.
 
 A round moves the multipliers by a step in (0, 1] along the projections, -alpha, which promise a
 rise of q = |gradient' alpha|. It rises by e q, so that its efficiency e is at least 1e-4 times the

@@ -65,6 +65,33 @@ def test_embedding_has_long_names_below_the_panels(wine):
     assert [text.get_text() for text in texts] == ["a grower with a long name", "b", "c"]
 
 
+def test_embedding_of_two_maps_draws_stored_rows_too(wine):
+    class Moved(BaseEstimator):
+        def fit(self, X=None, y=None):
+            self.n_features_in_ = 13
+            return self
+
+        def transform(self, X):
+            return np.asarray(X)
+
+        def transform_database(self, X):
+            return np.asarray(X) + 1000
+
+    X, y = wine
+    options = {"gallery": X[100:], "gallery_labels": y[100:]}
+    display = EmbeddingDisplay.from_estimator(Moved().fit(), X[:80], y[:80], **options)
+    assert display.stored.tolist() == [False] * 80 + [True] * 78
+    # maps that differ lie apart along the first axis
+    first = display.after[:, 0]
+    assert (first[:80].max() < first[80:].min()) or (first[:80].min() > first[80:].max())
+    for axes in display.axes_:
+        assert sum(len(c.get_offsets()) for c in axes.collections) == 158
+    with pytest.raises(ValueError, match="both y and gallery_labels"):
+        EmbeddingDisplay.from_estimator(Moved().fit(), X, y, gallery=X)
+    with pytest.raises(ValueError, match="gallery_labels is given without gallery"):
+        EmbeddingDisplay.from_estimator(Moved().fit(), X, y, gallery_labels=y)
+
+
 def test_embedding_bad_input(wine):
     X, y = wine
     with pytest.raises(ValueError, match="inconsistent"):
@@ -75,9 +102,12 @@ def test_embedding_bad_input(wine):
 
 def test_matrix_and_spectrum(model):
     display = MetricMatrixDisplay.from_estimator(model, feature_names=[f"f{i}" for i in range(13)])
-    heat, spectrum = display.axes_
-    np.testing.assert_allclose(heat.images[0].get_array(), model.get_mahalanobis_matrix())
-    assert [t.get_text() for t in heat.get_yticklabels()][:2] == ["f0", "f1"]
+    heat, columns, spectrum = display.axes_
+    matrix = model.get_mahalanobis_matrix()
+    np.testing.assert_allclose(heat.images[0].get_array(), matrix)
+    assert [t.get_text() for t in columns.get_yticklabels()][:2] == ["f0", "f1"]
+    weights = [bar.get_width() for bar in columns.patches]
+    np.testing.assert_allclose(weights, matrix.diagonal() / matrix.diagonal().mean())
     drawn = spectrum.lines[0].get_ydata()
     np.testing.assert_allclose(
         np.sort(drawn), np.linalg.eigvalsh(model.get_mahalanobis_matrix()), rtol=1e-6
