@@ -257,7 +257,8 @@ def run(options):
             f"{LIMIT:g} processor seconds at most. Frank-Wolfe is told twice the trace, or "
             "multipliers, of the solution. *shapes*: two normal clouds, a tenth as many rows as "
             "features, 500 rows for the test; gamma = 100 and bounds by the median for the "
-            "solvers of the thesis. *processes*: one thread each, on two cores with other programs beside.",
+            "solvers of the thesis. *processes*: one thread each, on two cores with other programs "
+            "beside.",
         ],
         plot=plot,
     )
