@@ -70,6 +70,7 @@ LOSSES = {
     "dro-topk-pn, binomial": {"loss": "dro-topk-pn", "pair_loss": "binomial"},
     "dro-topk, binomial": {"loss": "dro-topk", "pair_loss": "binomial"},
     "dro-kl, binomial": {"loss": "dro-kl", "pair_loss": "binomial"},
+    "class-anchor, hardest": {"loss": "class-anchor", "negatives": "hardest"},
     "wtriplet": {},
     "wcontrastive": {},
 }

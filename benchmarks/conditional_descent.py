@@ -19,13 +19,13 @@ def riemannian_descent(function, A, seconds):
     L exp(-t L' G L) L'. The step starts from that of Barzilai and Borwein and is halved until the
     value falls enough. What a round sums over pairs can be shared out to processes.
     """
-    start, log = time.perf_counter(), []
+    start, log = time.process_time(), []
     L, step, before = np.linalg.cholesky(A), 1.0, None
     value, G = function(A)
-    while time.perf_counter() - start < seconds:
+    while time.process_time() - start < seconds:
         H = L.T @ G @ L
         squared = np.sum(H**2)
-        log.append((time.perf_counter() - start, value))
+        log.append((time.process_time() - start, value))
         if squared < 1e-24:
             break
         if before is not None:
@@ -44,7 +44,7 @@ def riemannian_descent(function, A, seconds):
         if step < 1e-14 or value - found < 1e-15 * abs(value):
             break
         before, value, L = H, found, np.linalg.cholesky(A)
-    log.append((time.perf_counter() - start, value))
+    log.append((time.process_time() - start, value))
     return log
 
 
@@ -54,10 +54,10 @@ def frank_wolfe(function, A, trace, seconds):
     The linear minimisation is the least eigenvector of the gradient; the step is the best on the
     line, of the values that are finite.
     """
-    start, log = time.perf_counter(), []
-    while time.perf_counter() - start < seconds:
+    start, log = time.process_time(), []
+    while time.process_time() - start < seconds:
         value, G = function(A)
-        log.append((time.perf_counter() - start, value))
+        log.append((time.process_time() - start, value))
         least, vector = eigh(G, subset_by_index=[0, 0])
         target = trace * (vector @ vector.T) if least[0] < 0 else np.zeros_like(A)
         if np.sum(G * (A - target)) < 1e-13 * abs(value):
@@ -71,7 +71,7 @@ def frank_wolfe(function, A, trace, seconds):
         if line.fun >= value:
             break
         A = A + line.x * (target - A)
-    log.append((time.perf_counter() - start, function(A)[0]))
+    log.append((time.process_time() - start, function(A)[0]))
     return log
 
 
@@ -82,11 +82,11 @@ def block_frank_wolfe(problem, most, n_blocks, seconds, seed=0):
     positive. So many blocks, drawn at random, go one step together; they could be those of as many
     processes. The step is the best of some on the line.
     """
-    rng, start, log = np.random.default_rng(seed), time.perf_counter(), []
+    rng, start, log = np.random.default_rng(seed), time.process_time(), []
     point = problem.at(np.zeros(len(most)))
     shares = 2.0 ** -np.arange(24)
-    while time.perf_counter() - start < seconds:
-        log.append((time.perf_counter() - start, -point.value))
+    while time.process_time() - start < seconds:
+        log.append((time.process_time() - start, -point.value))
         chosen = rng.permutation(len(most))[:n_blocks]
         direction = np.zeros(len(most))
         corner = np.where(point.gradient > 0, most, 0)
@@ -96,7 +96,7 @@ def block_frank_wolfe(problem, most, n_blocks, seconds, seed=0):
             if found is not None and found.value > point.value:
                 point = found
                 break
-    log.append((time.perf_counter() - start, -point.value))
+    log.append((time.process_time() - start, -point.value))
     return log
 
 

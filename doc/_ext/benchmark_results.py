@@ -1,9 +1,12 @@
 """Put the stored benchmark results, if there are any, into the page about the benchmarks."""
 
+import re
 from pathlib import Path
 
 PAGE = "benchmarks"
+# All results but those that have a place of their own, such as <!-- result: leaderboard -->.
 PLACE = "<!-- results -->"
+OWN_PLACE = re.compile(r"<!-- result: ([\w-]+) -->")
 NONE = "No results are stored in this checkout: run a benchmark to make some."
 
 
@@ -11,14 +14,18 @@ def insert_results(app, docname, source):
     if docname != PAGE:
         return
     folder = Path(app.srcdir).parent / "benchmarks" / "results"
-    parts = []
+    shown = {}
     for table in sorted(folder.glob("*.md")):
         app.env.note_dependency(str(table))
-        parts.append(f"### {table.stem}\n\n{table.read_text(encoding='utf-8')}")
+        shown[table.stem] = table.read_text(encoding="utf-8")
         picture = table.with_suffix(".png")
         if picture.is_file():
-            parts.append(f"![Result of {table.stem}](../benchmarks/results/{picture.name})\n")
-    source[0] = source[0].replace(PLACE, "\n".join(parts) or NONE)
+            shown[table.stem] += (
+                f"\n![Result of {table.stem}](../benchmarks/results/{picture.name})\n"
+            )
+    text = OWN_PLACE.sub(lambda place: shown.pop(place[1], NONE), source[0])
+    parts = "\n".join(f"### {name}\n\n{result}" for name, result in shown.items())
+    source[0] = text.replace(PLACE, parts or NONE)
 
 
 def setup(app):
