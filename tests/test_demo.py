@@ -17,6 +17,7 @@ def test_every_estimator_has_a_demo():
         assert name.lower().startswith(shown), f"{name} has no demo"
 
 
+@pytest.mark.timeout(900)  # a minute, where nothing else runs
 def test_demo_prints_one_table_and_writes_a_report_with_pages(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     main(["demo"])

@@ -1,5 +1,6 @@
 """The wheel and the source distribution, built and installed where nothing else is."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -48,7 +49,7 @@ def python(tmp_path_factory):
     """An environment of its own."""
     folder = tmp_path_factory.mktemp("environment") / "venv"
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    python = next(folder.glob("*/python*"))
+    python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
     run(python, "-m", "pip", "install", "-q", "setuptools>=77", folder=folder)
     return python
 

@@ -197,7 +197,9 @@ def pack_labels(y: ArrayLike | None, n_rows: int, is_partly: bool, name: str = "
     if labels.dtype.kind == "f" and not (labels == np.round(labels)).all():
         if not np.isfinite(labels).all():
             raise ValueError(f"{name} must have no NaN and no infinity.")
-        return {"values": pack(labels, "float32")}
+        return {"values": pack(np.clip(labels, -3e38, 3e38), "float32")}
+    if any(isinstance(label, (list, tuple, dict, set, np.ndarray, np.void)) for label in labels):
+        raise TypeError(f"{name} must hold classes or numbers, one for each row.")
     has_none = np.array([label is None or label != label for label in labels])
     if is_partly:
         has_none |= np.asarray(labels == -1, dtype=bool)

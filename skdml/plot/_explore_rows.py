@@ -12,7 +12,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from ..metrics._neighbors import nearest
-from ..utils.validation import as_dense, check_named_array
+from ..utils.validation import as_dense, check_named_array, check_vector
 from ._embedding import principal_axes
 from ._explore_blocks import (
     MAX_CELLS,
@@ -26,6 +26,8 @@ from ._explore_blocks import (
 
 # More columns than this have no parts of the distance: their matrix would be most of the page.
 _MAX_LINEAR = 1024
+# Values whose squares and sums are within single precision.
+_LARGEST = 1e15
 # Rows at a time, where distances of pairs are worked out.
 _BLOCK = 2048
 
@@ -45,7 +47,13 @@ def rows_page(
     if gallery is None and gallery_labels is not None:
         raise ValueError("gallery_labels is given without gallery.")
 
-    raw = np.concatenate([_numbers(before(side), "X before the metric") for side in sides])
+    names = "X before the metric", "gallery before the metric"
+    given = [_numbers(before(side), name) for side, name in zip(sides, names, strict=False)]
+    if given[0].shape[1] != given[-1].shape[1]:
+        raise ValueError(
+            f"gallery must have the {given[0].shape[1]} columns of X, got {given[-1].shape[1]}."
+        )
+    raw = np.concatenate(given)
     as_stored = getattr(learner, "transform_database", None)
     inputs = [before(side) for side in sides]
     learned = _numbers(after(inputs[0]), "transform of X")
@@ -68,7 +76,7 @@ def rows_page(
     positions, shares = zip(*(principal_axes(Z) for Z in (raw, everything)), strict=True)
     first_map = fit_box(positions[0])
     maps = first_map, turn(positions[1], first_map)
-    names = "raw", type(learner).__name__
+    titles = "raw", type(learner).__name__
     page: dict[str, Any] = {
         "mode": "rows",
         "n": n_rows,
@@ -83,13 +91,15 @@ def rows_page(
                 "distances": pack(distances, "float32"),
             }
             for name, placed, share, (neighbors, distances) in zip(
-                names, maps, shares, found, strict=True
+                titles, maps, shares, found, strict=True
             )
         ],
     }
     if gallery is not None:
         page["parts"].append({"name": "stored row", "start": n_queries})
-        y = None if y is None else np.concatenate([np.asarray(y), np.asarray(gallery_labels)])
+        if y is not None and gallery_labels is not None:
+            labels = check_vector(gallery_labels, "gallery_labels", n_rows - n_queries)
+            y = [*check_vector(y, "y", n_queries), *labels]
     page["labels"] = pack_labels(y, n_rows, hasattr(learner, "transduction_"))
     page |= _contents(sides, raw, n_rows, options)
     if gallery is None and as_stored is None and metric is None and "columns" in page:
@@ -145,8 +155,9 @@ def _numbers(rows, name):
     if rows.ndim < 2:
         raise ValueError(f"{name} must have rows and columns, got shape {rows.shape}.")
     rows = rows.reshape(len(rows), -1)
-    # A power of two brings any range into single precision, and changes no order of distances.
-    return np.ascontiguousarray(rows, dtype=np.float32 if np.abs(rows).max() < 1e15 else np.float64)
+    if rows.size and np.abs(rows).max() > _LARGEST:
+        raise ValueError(f"{name} has values above {_LARGEST:.0e}: scale it first.")
+    return np.ascontiguousarray(rows, dtype=np.float32)
 
 
 def find_neighbors(

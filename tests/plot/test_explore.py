@@ -303,6 +303,13 @@ def test_too_many_cells_are_left_out_and_the_page_says_so(tmp_path, monkeypatch)
         ({"title": 3}, "title must be a string"),
         ({"qid": [0] * 6}, "qid is not used with FunctionTransformer"),
         ({"gallery_labels": [0] * 6}, "gallery_labels is given without gallery"),
+        ({"gallery": np.zeros((4, 3))}, "gallery must have the 2 columns of X, got 3"),
+        (
+            {"y": [0] * 6, "gallery": np.zeros((4, 2)), "gallery_labels": [0]},
+            "gallery_labels must have one entry per row: expected 4, got 1",
+        ),
+        ({"y": [{}] * 6}, "y must hold classes or numbers"),
+        ({"X": np.full((6, 2), 1e30)}, "X before the metric has values above 1e"),
         ({"X": np.zeros((1, 2))}, "X must have at least two rows"),
         ({"X": 3.0}, "X must be rows, got float"),
         ({"X": np.full((6, 2), np.nan)}, "X before the metric contains NaN"),
