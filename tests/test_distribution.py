@@ -35,9 +35,9 @@ print("works")
 
 
 def run(python, *arguments, folder):
-    done = subprocess.run(
-        [python, *arguments], cwd=folder, capture_output=True, text=True, check=False
-    )
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    options = {"capture_output": True, "text": True, "check": False}
+    done = subprocess.run([python, *arguments], cwd=folder, env=own, **options)
     if "No matching distribution" in done.stderr or "Could not find a version" in done.stderr:
         pytest.skip(f"no package index: {done.stderr.splitlines()[-1]}")
     assert done.returncode == 0, done.stderr[-3000:]
