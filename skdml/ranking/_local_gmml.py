@@ -60,8 +60,8 @@ class LocalGMMLRanker(DocumentRanker):
     better if it is near an "ideal candidate document" and far from an anti-ideal one, each with a
     metric in closed form (GMML) from a group of queries whose relevant documents are alike:
 
-    .. math:: f(p) = c^T v(p) + w \Big( \log \sum_r \Phi_r e^{-\rho_r \|p - p_r\|^2_{M_r}}
-              - \log \sum_r \Psi_r e^{-\sigma_r \|p - a_r\|^2_{N_r}} \Big)
+    .. math:: f(p) = c^T v(p) + w \left( \log \sum_r \Phi_r e^{-\rho_r \|p - p_r\|^2_{M_r}}
+              - \log \sum_r \Psi_r e^{-\sigma_r \|p - a_r\|^2_{N_r}} \right)
 
     with views v, ideal documents p, their metrics M, and anti-ideal documents a, their metrics N.
     The weight w is chosen on queries held out, and is zero unless local metrics are clearly
