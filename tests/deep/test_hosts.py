@@ -16,6 +16,8 @@ pytest.importorskip("distributed")
 from tests.deep import host_fit
 from tests.hosts import Hosts, NoHosts
 
+pytestmark = pytest.mark.slow
+
 _GUIDE = Path(__file__).parents[2] / "doc" / "guide" / "distributed.md"
 
 
@@ -75,7 +77,6 @@ def test_ranks_on_two_hosts(hosts, alone, tmp_path):
     assert (tmp_path / "rank-1-epoch-1").read_text() == hosts.addresses[1]
 
 
-@pytest.mark.slow
 def test_a_host_that_is_cut_off_is_a_dead_worker(hosts, alone, tmp_path):
     scheduler = start_cluster(hosts, (0, 1, 2), patience=20)
     fit = start_fit(hosts, scheduler, tmp_path, seconds=1.0, timeout=6)
@@ -88,7 +89,6 @@ def test_a_host_that_is_cut_off_is_a_dead_worker(hosts, alone, tmp_path):
     assert "restart 1 of 1" in warned
 
 
-@pytest.mark.slow
 def test_the_guide_s_torchrun_commands_on_two_hosts(hosts, tmp_path):
     text = _GUIDE.read_text(encoding="utf-8")
     script = re.search(r"```python\n(# train.py.*?)```", text, flags=re.S)[1]
