@@ -16,7 +16,7 @@ from benchmarks.data import load_colour_images
 from skdml._optional import optional_import
 
 DATA = ("MNIST", "Fashion-MNIST", "CIFAR-100")
-N_TRAIN, N_TEST, PER_CLASS = 4000, 5000, 10
+N_TRAIN, N_TEST, PER_CLASS = 4000, 2000, 10
 # Two partitions of four epochs.
 BUDGET = {"partition_size": 3000, "epochs_per_partition": 4, "max_epochs": 8}
 RECIPE = {"recipe": "paper", "batch_size": 100, "lr": 1e-4}
