@@ -374,7 +374,7 @@ def draw_losses(axes, rows):
         axes.scatter(row["recalls"], [place] * len(row["recalls"]), s=14, color=colour)
         axes.scatter(row["recall@1"], place, s=90, marker="|", color=colour)
     axes.set_yticks(range(len(rows)), [row["name"] for row in rows], fontsize="small")
-    axes.set_xlabel("recall@1, percent: three seeds and their mean")
+    axes.set_xlabel("recall@1, percent: the seeds and their mean")
     axes.grid(axis="y", color="0.92")
     axes.spines[["top", "right"]].set_visible(False)
 
