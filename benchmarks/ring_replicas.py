@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch.func import functional_call
 from torch.nn import functional
 
 from benchmarks.distributed_fit import load
@@ -167,11 +168,8 @@ def _rows(kind, replicas, rank, other, batches, embeddings, probe):
 
 def _frozen(module, X):
     """Embed rows with the statistics of their batch, and leave the running ones as they are."""
-    kept = [buffer.clone() for buffer in module.buffers()]
-    found = module.train()(X)
-    for buffer, value in zip(module.buffers(), kept, strict=True):
-        buffer.copy_(value)
-    return found
+    kept = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    return functional_call(module.train(), kept, (X,))
 
 
 def _average_gradients(modules):

@@ -77,15 +77,17 @@ class Hosts:
         return subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
 
     def start(self, host, *words, folder=None, **variables):
-        """Start a Python program on a host; its output, and that of errors, goes to its stdout."""
+        """Start a program on a host, whose name is its address; all output goes to its stdout."""
         environment = {
             **os.environ,
             "PYTHONPATH": str(_ROOT),
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
             **variables,
         }
+        # torchrun tells the others the name of its host, which they must be able to find
+        named = "unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"', self.addresses[host]
         process = subprocess.Popen(
-            ["ip", "netns", "exec", self._space(host), *words],
+            ["ip", "netns", "exec", self._space(host), *named, *words],
             env=environment,
             cwd=folder,
             stdout=subprocess.PIPE,
