@@ -77,6 +77,7 @@ def plan(parts, quick):
                 {
                     **SMALL,
                     "loss": loss,
+                    **({"loss__negatives": "hardest"} if loss == THESIS else {}),
                     "max_epochs": epochs,
                     "random_state": seed,
                     **params,
