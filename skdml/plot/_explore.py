@@ -95,7 +95,7 @@ def explore(
     -----
     A page holds 100,000 rows; where their cells are more than eight million, values and reasons
     are left out, and larger pictures are made smaller. Neighbours are exact, found when the page is
-    written: 100,000 rows of 64 columns take a minute or two.
+    written, which takes most of the time where there are many rows.
 
     Examples
     --------
