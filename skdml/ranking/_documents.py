@@ -138,8 +138,10 @@ def _check_y_given(ranker, y, name):
 
 
 def stays_on_workers(X: Any) -> bool:
-    """Tell whether a dask array has more cells than what is learned from here."""
-    return is_dask_array(X) and X.ndim == 2 and bool(X.size > _MAX_CELLS)
+    """Tell whether a dense dask array has more cells than what is learned from here."""
+    if not is_dask_array(X) or X.ndim != 2 or X.dtype.kind not in "fiub":
+        return False
+    return isinstance(X._meta, np.ndarray) and bool(X.size > _MAX_CELLS)
 
 
 def scan_documents(ranker: Any, X: Any, y: Any, qid: Any) -> tuple[NDArray, Queries, NDArray]:
