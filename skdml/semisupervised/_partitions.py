@@ -23,7 +23,7 @@ from ._label_propagation import (
     propagate_classes,
 )
 from ._ssdml_methods import Partition
-from ._table_classes import Weighing, choose_weights, table_classes
+from ._table_classes import Weighing, choose_weights, scale_rows, table_classes
 
 if TYPE_CHECKING:
     from ._ssdml_training import MetricModel, Plan
@@ -97,7 +97,8 @@ def spread_labels(block: Block, settings: Settings) -> tuple[Graph, NDArray]:
     features, codes, weights = block
     kind, n_classes, n_neighbors, damping, weighing = settings
     if kind == "table":
-        table = features[0].astype(float)
+        by_column = weighing is not None and weighing.by_column
+        table = scale_rows(features[0].astype(float), by_column)
         graph = make_graph(table, n_neighbors, unit_length=False)
         given = codes, n_classes, n_neighbors, damping, weights
         return graph, table_classes(table, graph, *given, weighing)

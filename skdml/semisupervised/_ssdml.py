@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import softmax
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
@@ -32,16 +33,18 @@ from ..utils._supervision import places_of_rows
 from ..utils._torch import seeded_torch
 from ..utils._typing import MatrixLike, RandomStateLike
 from ..utils.validation import check_varies, label_vector
-from ._nearest_labels import choose_temperature, nearest_label_classes
 from ._partial_classifier import labelled_accuracy, warn_of_classifier_behind, without_label
 from ._partitions import Partitions
 from ._ssdml_build import check_unused, make_model, make_plan
 from ._ssdml_methods import make_method
 from ._ssdml_training import choose_partition_size, train
 from ._stiefel import orthonormal
+from ._table_classes import regression_of_classes
+from ._votes import choose_temperature, vote
 
-# Training samples on which the probabilities of classes are calibrated, at most.
-_CALIBRATED = 2000
+# Training samples that vote on the classes of others, beside the labelled ones, and those on which
+# their temperature is chosen, at most.
+_VOTERS, _CALIBRATED = 5000, 2000
 # Samples that are embedded at a time, where there are too many for graphs.
 _BLOCK_ROWS = 10_000
 
@@ -231,9 +234,10 @@ class SSDMLEmbedder(
     graph_statistics_: list[dict[str, Any]]
     history_: dict[str, list]
     classes_: NDArray
-    _labelled_embeddings: NDArray
-    _labelled_codes: NDArray
+    _voters: NDArray
+    _votes: NDArray
     _temperature: float
+    _regression: tuple[float, NDArray, NDArray] | None = None
 
     def __init__(
         self,
@@ -360,27 +364,33 @@ class SSDMLEmbedder(
         client = find_client(self.client)
         partitions = Partitions(model, samples, codes, weights, plan, rng, client)
         labelled = np.flatnonzero(codes >= 0)
-        first = labelled[:_CALIBRATED]
-        first_classes = np.eye(len(self.classes_))[codes[first]]
+        labels = np.eye(len(self.classes_))[np.maximum(codes, 0)] * (codes >= 0)[:, None]
 
-        def attributes(model, some=first, classes=first_classes):
+        def attributes(model, voters=labelled, classes=labels):
             factor = orthonormal(model.factor) if method.orthogonal else model.factor
             module = None if model.backbone is None else model.backbone.to("cpu")
             found = {"components_": np.ascontiguousarray(factor.T), "module_": module}
-            known = self._embed(given[labelled], **found), codes[labelled]
-            own = some[:, None] == labelled
-            others = self._embed(given[some], **found)
-            found["_labelled_embeddings"], found["_labelled_codes"] = known
-            found["_temperature"] = choose_temperature(others, *known, classes, own)
+            embeddings, votes = self._embed(given[voters], **found), classes[voters]
+            some = np.linspace(0, len(voters) - 1, min(len(voters), _CALIBRATED)).astype(int)
+            own = some[:, None] == np.arange(len(voters))
+            found["_voters"], found["_votes"] = embeddings, votes
+            calibrated = embeddings[some], votes[some], embeddings, votes, own
+            found["_temperature"] = choose_temperature(*calibrated)
             return found
 
         trained = train(partitions, method, progress, attributes)
         self.history_, self.graph_statistics_ = trained
         classes, left = partitions.propagate_all()
-        some = np.sort(rng.permutation(np.setdiff1d(np.arange(len(codes)), left))[:_CALIBRATED])
-        self.__dict__.update(attributes(model, some, classes[some]))
+        reached = rng.permutation(np.flatnonzero(classes.any(axis=1)))[:_VOTERS]
+        voters = np.union1d(labelled, reached)
+        self.__dict__.update(attributes(model, voters, classes))
+        weighing, self._regression = partitions.settings.weighing, None
+        if weighing is not None:
+            some = given[voters].flatten(1).numpy().astype(float), classes[voters]
+            counts = None if weights is None else weights[voters]
+            self._regression = regression_of_classes(*some, counts, weighing)
         for rows in np.array_split(left, -(-len(left) // _BLOCK_ROWS)) if len(left) else ():
-            classes[rows] = self._near_labelled(self._embed(given[rows]))
+            classes[rows] = self._find_classes(given[rows])
         self.propagated_confidence_ = classes.max(axis=1)
         names = self.classes_[classes.argmax(axis=1)]
         self.propagated_labels_ = without_label(names, ~classes.any(axis=1))
@@ -392,10 +402,14 @@ class SSDMLEmbedder(
         features = samples.flatten(1).numpy() if module_ is None else embed(module_, samples)
         return features @ components_.T
 
-    def _near_labelled(self, embeddings):
-        """Return class distributions by labelled samples."""
-        labelled = self._labelled_embeddings, self._labelled_codes
-        return nearest_label_classes(embeddings, *labelled, self._temperature)
+    def _find_classes(self, samples):
+        """Return the class distributions of a tensor of samples."""
+        classes = vote(self._embed(samples), self._voters, self._votes, self._temperature)
+        if self._regression is not None:
+            share, coef, intercept = self._regression
+            logits = samples.flatten(1).numpy() @ coef + intercept
+            classes = (1 - share) * classes + share * softmax(logits, axis=1)
+        return classes
 
     # Use
 
@@ -441,7 +455,10 @@ class SSDMLEmbedder(
 
     @lazily
     def predict_proba(self, X: MatrixLike) -> NDArray:
-        """Return the probabilities of classes, by the labelled samples that are near.
+        """Return the probabilities of classes.
+
+        Training samples vote with their propagated classes, the nearest most. For tables, a
+        logistic regression of these classes has the share that held-out labels gave to regression.
 
         Parameters
         ----------
@@ -453,7 +470,9 @@ class SSDMLEmbedder(
         probabilities : ndarray of shape (n_samples, n_classes)
             In the order of `classes_`.
         """
-        return self._near_labelled(self.transform(X))
+        check_is_fitted(self)
+        X, _ = self._check_samples(X, reset=False)
+        return self._find_classes(self._to_tensor(X))
 
     @lazily
     def predict(self, X: MatrixLike) -> NDArray:

@@ -10,7 +10,6 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
-from sklearn.preprocessing import StandardScaler
 
 from ..utils._parallel import make_shards
 from ._label_propagation import (
@@ -36,8 +35,13 @@ _WHITENED_COLUMNS, _SHRINKAGE, _MIN_VARIANCE = 1000, 0.1, 1e-12
 # Labels are held out in so many folds, among so many rows.
 _FOLDS, _TRIAL_ROWS = 5, 3000
 # The weight of a learner is the exponential of this times its mean log-likelihood: a difference of
-# 0.1, which five labels of a class cannot tell from chance, is a factor of e.
-_CHOICE = 10.0
+# 0.1, which five labels of a class cannot tell from chance, is a factor of e. The regression, the
+# simplest, counts as so many: labels that were held out by class do not show that classes differ
+# in size, which misleads propagation more.
+_CHOICE, _REGRESSIONS = 10.0, 4.0
+# Columns are scaled one by one where this makes held-out labels so much more likely, by the mean
+# logarithm: else columns of noise, such as the last principal components, count as others do.
+_SCALING_GAIN = 0.2
 _MIN_PROBABILITY = 1e-4
 # Columns of a right-hand side that is solved at a time have this many values at most.
 _SOLVED = 2**24
@@ -54,11 +58,14 @@ class Weighing(NamedTuple):
         Of their logarithms; they sum to 1.
     power : float
         To which the pooled distributions are raised.
+    by_column : bool
+        Whether columns of the rows are scaled one by one.
     """
 
     powers: NDArray
     weights: NDArray
     power: float
+    by_column: bool = False
 
 
 def learn_classes(
@@ -81,7 +88,7 @@ def learn_classes(
     Parameters
     ----------
     rows : ndarray of shape (n_rows, n_columns)
-        All rows.
+        All rows, from `scale_rows`.
     graph : Graph
         Of the rows.
     codes : ndarray of shape (n_rows,)
@@ -100,16 +107,8 @@ def learn_classes(
     classes : ndarray of shape (n_learners, n_rows, n_classes)
         Rows sum to 1, or are 0 where a learner knows nothing.
     """
-    labelled = np.flatnonzero(codes >= 0)
-    scaled = StandardScaler().fit_transform(rows)
-    regression = LogisticRegression(C=_INVERSE_PENALTY, max_iter=1000)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # a candidate among others
-        some = None if weights is None else weights[labelled]
-        regression.fit(scaled[labelled], codes[labelled], sample_weight=some)
-    found = np.zeros((len(rows), n_classes))
-    found[:, regression.classes_] = regression.predict_proba(scaled)
-    logits = regression.decision_function(scaled).reshape(len(rows), -1)
+    regression, found = regress(rows, codes, n_classes, weights)
+    logits = regression.decision_function(rows).reshape(len(rows), -1)
 
     def spread(flow, damping=damping):
         return class_mass(flow, codes, n_classes, damping, weights)
@@ -123,8 +122,53 @@ def learn_classes(
     if rows.shape[1] <= _WHITENED_COLUMNS:
         classes = set_labels(pool(np.stack(learners), equal_weights(len(learners))), codes)
         classes = classes if weights is None else weights[:, None] * classes
-        learners += [spread(join(features)) for features in whiten_classes(scaled, classes)]
+        learners += [spread(join(features)) for features in whiten_classes(rows, classes)]
     return np.stack(learners)
+
+
+def regress(
+    rows: NDArray, codes: NDArray, n_classes: int, weights: NDArray | None
+) -> tuple[LogisticRegression, NDArray]:
+    """Return a logistic regression of the labelled rows, and its class distributions of all."""
+    labelled = np.flatnonzero(codes >= 0)
+    regression = LogisticRegression(C=_INVERSE_PENALTY, max_iter=1000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # a candidate among others
+        some = None if weights is None else weights[labelled]
+        regression.fit(rows[labelled], codes[labelled], sample_weight=some)
+    found = np.zeros((len(rows), n_classes))
+    found[:, regression.classes_] = regression.predict_proba(rows)
+    return regression, found
+
+
+def scale_rows(rows: NDArray, by_column: bool) -> NDArray:
+    """Centre rows, and scale their columns to a variance of 1: each, or the mean of all."""
+    return (rows - rows.mean(axis=0)) / column_scales(rows, by_column)
+
+
+def column_scales(rows: NDArray, by_column: bool) -> NDArray:
+    """Return what `scale_rows` divides each column by."""
+    variances = rows.var(axis=0)
+    if not by_column:
+        variances = np.full(len(variances), variances.mean())
+    varies = variances > _MIN_VARIANCE * variances.max()
+    return np.sqrt(np.where(varies, variances, 1))
+
+
+def is_better_by_column(
+    rows: NDArray, codes: NDArray, n_classes: int, weights: NDArray | None, folds: list[NDArray]
+) -> bool:
+    """Return whether columns should be scaled one by one, by labels that were held out."""
+    likely = []
+    for by_column in (False, True):
+        scaled, logarithms = scale_rows(rows, by_column), []
+        for fold in folds:
+            known = codes.copy()
+            known[fold] = -1
+            found = regress(scaled, known, n_classes, weights)[1][fold, codes[fold]]
+            logarithms.append(np.log(np.maximum(found, _MIN_PROBABILITY)))
+        likely.append(np.concatenate(logarithms).mean())
+    return bool(likely[1] > likely[0] + _SCALING_GAIN)
 
 
 def whiten_classes(rows: NDArray, classes: NDArray) -> tuple[NDArray, NDArray]:
@@ -172,7 +216,7 @@ def weigh(held_out: NDArray, codes: NDArray) -> Weighing:
     Parameters
     ----------
     held_out : ndarray of shape (n_learners, n_rows, n_classes)
-        Class distributions of rows whose label was held out.
+        Class distributions of rows whose label was held out; the first by a regression.
     codes : ndarray of shape (n_rows,)
         The numbers of their classes.
 
@@ -187,6 +231,7 @@ def weigh(held_out: NDArray, codes: NDArray) -> Weighing:
     likely = calibrated[:, np.arange(len(codes)), codes]
     scores = np.log(np.maximum(likely, _MIN_PROBABILITY)).mean(axis=1)
     weights = np.exp(_CHOICE * (scores - scores.max()))
+    weights[0] *= _REGRESSIONS
     weighing = Weighing(powers, weights / weights.sum(), 1.0)
     return weighing._replace(power=best_power(pool(held_out, weighing), codes))
 
@@ -238,7 +283,9 @@ def choose_weights(
 
     Parameters
     ----------
-    rows, codes, n_classes, n_neighbors, damping, weights
+    rows : ndarray of shape (n_rows, n_columns)
+        All rows, as they are.
+    codes, n_classes, n_neighbors, damping, weights
         As of `learn_classes`.
     rng : numpy Generator
         Draws rows and folds.
@@ -260,11 +307,14 @@ def choose_weights(
     folds = label_folds(codes, rng)
     if not folds:
         return None
+    by_column = is_better_by_column(rows, codes, n_classes, weights, folds)
+    rows = scale_rows(rows, by_column)
     graph = make_graph(rows, min(n_neighbors, len(rows) - 1), unit_length=False)
     given = rows, graph, codes, n_classes, graph.neighbors.shape[1], damping, weights
     with make_shards(folds, n_jobs=n_jobs, client=client) as shards:
         parts = shards.map(learn_without, *given)
-    return weigh(np.concatenate(parts, axis=1), codes[np.concatenate(folds)])
+    weighing = weigh(np.concatenate(parts, axis=1), codes[np.concatenate(folds)])
+    return weighing._replace(by_column=by_column)
 
 
 def learn_without(
@@ -325,3 +375,42 @@ def table_classes(
     """
     found = learn_classes(rows, graph, codes, n_classes, n_neighbors, damping, weights)
     return set_labels(pool(found, weighing or equal_weights(len(found))), codes)
+
+
+def regression_of_classes(
+    rows: NDArray, classes: NDArray, weights: NDArray | None, weighing: Weighing
+) -> tuple[float, NDArray, NDArray]:
+    """Return a logistic regression of given classes, for other rows.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+        Rows, as they are.
+    classes : ndarray of shape (n_rows, n_classes)
+        Their distributions; each class is the likeliest of some row.
+    weights : ndarray of shape (n_rows,) or None
+        Of the rows.
+    weighing : Weighing
+        Of `choose_weights`.
+
+    Returns
+    -------
+    share : float
+        The weight of the regression among the learners.
+    coef : ndarray of shape (n_columns, n_classes)
+        Of the rows as they are.
+    intercept : ndarray of shape (n_classes,)
+        The softmax of both gives the distribution.
+    """
+    scaled = scale_rows(rows, weighing.by_column)
+    counts = classes.max(axis=1) if weights is None else weights * classes.max(axis=1)
+    regression = LogisticRegression(max_iter=1000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # a part of the prediction
+        regression.fit(scaled, classes.argmax(axis=1), sample_weight=counts)
+    coef, intercept = regression.coef_.T, regression.intercept_
+    if classes.shape[1] == 2:
+        coef, intercept = np.hstack([-coef, coef]) / 2, np.r_[-intercept, intercept] / 2
+    scales = column_scales(rows, weighing.by_column)
+    coef = coef / scales[:, None]
+    return float(weighing.weights[0]), coef, intercept - rows.mean(axis=0) @ coef

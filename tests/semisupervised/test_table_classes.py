@@ -6,17 +6,22 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("skorch")
 
+from scipy.special import softmax
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
 
 from skdml.semisupervised import _table_classes
 from skdml.semisupervised._label_propagation import make_graph
-from skdml.semisupervised._nearest_labels import choose_temperature, nearest_label_classes
 from skdml.semisupervised._table_classes import (
     Weighing,
     choose_weights,
+    is_better_by_column,
     label_folds,
     learn_classes,
     pool,
+    regression_of_classes,
+    scale_rows,
     table_classes,
     weigh,
     whiten_classes,
@@ -103,6 +108,29 @@ def test_a_learner_that_is_right_gets_the_weight():
     assert weighing.weights[0] < 0.01
     np.testing.assert_allclose(weighing.weights[1:], 0.5, atol=0.01)
     assert weighing.powers[1] > weighing.powers[0]
+    same = weigh(np.stack([right, right, right]), codes)
+    np.testing.assert_allclose(same.weights, [4 / 6, 1 / 6, 1 / 6])  # the regression counts more
+
+
+def test_columns_are_scaled_together_or_one_by_one():
+    rows = np.random.default_rng(0).standard_normal((50, 3)) * [1, 10, 0] + 5
+    apart = scale_rows(rows, True)
+    np.testing.assert_allclose(apart.std(axis=0), [1, 1, 0], atol=1e-9)
+    together = scale_rows(rows, False)
+    np.testing.assert_allclose(np.mean(together.var(axis=0)), 1)
+    ratios = np.divide(together[:, :2], (rows - rows.mean(axis=0))[:, :2])
+    np.testing.assert_allclose(ratios, ratios[0, 0])
+
+
+def test_held_out_labels_choose_how_columns_are_scaled(table):
+    rows, codes, _ = table
+    folds = label_folds(codes, np.random.default_rng(0))
+    # Columns of another unit hide the one that tells the classes.
+    units = rows * np.r_[1, np.full(5, 1e4)]
+    assert is_better_by_column(units, codes, 3, None, folds)
+    # Columns of little noise are louder when each has a variance of 1.
+    quiet = np.hstack([rows, 1e-3 * np.random.default_rng(1).standard_normal((150, 400))])
+    assert not is_better_by_column(quiet, codes, 3, None, folds)
 
 
 def test_pooling_is_the_weighted_geometric_mean():
@@ -138,25 +166,15 @@ def test_classes_of_a_table_are_better_than_its_graph(table):
     np.testing.assert_allclose(classes.sum(axis=1), 1)
 
 
-def test_nearest_labels_by_hand():
-    rng = np.random.default_rng(0)
-    samples, labelled = rng.standard_normal((7, 2)), rng.standard_normal((4, 2))
-    codes = np.array([0, 1, 1, 0])
-    found = nearest_label_classes(samples, labelled, codes, 0.5)
-    for i, sample in enumerate(samples):
-        votes = np.exp(-np.sum((labelled - sample) ** 2, axis=1) / 0.5)
-        expected = [votes[codes == c].sum() / votes.sum() for c in (0, 1)]
-        np.testing.assert_allclose(found[i], expected, rtol=1e-8)
-
-
-def test_temperature_is_that_of_the_wanted_classes():
-    rng = np.random.default_rng(0)
-    samples, labelled = rng.standard_normal((300, 2)), rng.standard_normal((8, 2))
-    codes, none = np.arange(8) % 2, np.zeros((300, 8), dtype=bool)
-    for temperature in (0.05, 5.0):
-        wanted = nearest_label_classes(samples, labelled, codes, temperature)
-        found = choose_temperature(samples, labelled, codes, wanted, none)
-        assert temperature / 2 < found < temperature * 2
-    own = np.eye(8, dtype=bool)  # labelled samples do not vote for themselves
-    found = choose_temperature(labelled, labelled, codes, np.eye(2)[codes], own)
-    assert found > 0.1
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_a_regression_of_classes_is_that_of_scaled_rows(table, n_classes):
+    rows, _, y = table
+    rows, y = rows * np.arange(1, 7) + 3, np.minimum(y, n_classes - 1)
+    classes = 0.8 * np.eye(n_classes)[y] + 0.2 / n_classes
+    weighing = Weighing(np.ones(2), np.array([0.3, 0.7]), 1.0, True)
+    share, coef, intercept = regression_of_classes(rows, classes, None, weighing)
+    assert share == 0.3
+    scaled = StandardScaler().fit_transform(rows)
+    weights = np.full(len(y), classes.max())
+    expected = LogisticRegression(max_iter=1000).fit(scaled, y, weights).predict_proba(scaled)
+    np.testing.assert_allclose(softmax(rows @ coef + intercept, axis=1), expected, atol=1e-3)
