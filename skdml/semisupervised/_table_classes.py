@@ -35,10 +35,10 @@ _WHITENED_COLUMNS, _SHRINKAGE, _MIN_VARIANCE = 1000, 0.1, 1e-12
 # Labels are held out in so many folds, among so many rows.
 _FOLDS, _TRIAL_ROWS = 5, 3000
 # The weight of a learner is the exponential of this times its mean log-likelihood: a difference of
-# 0.1, which five labels of a class cannot tell from chance, is a factor of e. The regression, the
-# simplest, counts as so many: labels that were held out by class do not show that classes differ
-# in size, which misleads propagation more.
-_CHOICE, _REGRESSIONS = 10.0, 4.0
+# 0.1, which five labels of a class cannot tell from chance, is a factor of e. Among few rows, where
+# graphs are poor, the regression counts more: so many times among so many rows, and less among more.
+_CHOICE = 10.0
+_REGRESSIONS, _FEW_ROWS = 4.0, 200
 # Columns are scaled one by one where this makes held-out labels so much more likely, by the mean
 # logarithm: else columns of noise, such as the last principal components, count as others do.
 _SCALING_GAIN = 0.2
@@ -210,7 +210,7 @@ def propagate_in_parts(graph: Graph, values: NDArray, damping: float) -> NDArray
     return np.hstack([propagate(graph.flow, part, damping, tol=1e-4) for part in parts])
 
 
-def weigh(held_out: NDArray, codes: NDArray) -> Weighing:
+def weigh(held_out: NDArray, codes: NDArray, n_rows: int) -> Weighing:
     """Return how to pool learners, by what they say of labels that they have not seen.
 
     Parameters
@@ -219,6 +219,8 @@ def weigh(held_out: NDArray, codes: NDArray) -> Weighing:
         Class distributions of rows whose label was held out; the first by a regression.
     codes : ndarray of shape (n_rows,)
         The numbers of their classes.
+    n_rows : int
+        How many rows there are in all.
 
     Returns
     -------
@@ -231,7 +233,7 @@ def weigh(held_out: NDArray, codes: NDArray) -> Weighing:
     likely = calibrated[:, np.arange(len(codes)), codes]
     scores = np.log(np.maximum(likely, _MIN_PROBABILITY)).mean(axis=1)
     weights = np.exp(_CHOICE * (scores - scores.max()))
-    weights[0] *= _REGRESSIONS
+    weights[0] *= np.clip(_REGRESSIONS * _FEW_ROWS / n_rows, 1, _REGRESSIONS)
     weighing = Weighing(powers, weights / weights.sum(), 1.0)
     return weighing._replace(power=best_power(pool(held_out, weighing), codes))
 
@@ -313,7 +315,7 @@ def choose_weights(
     given = rows, graph, codes, n_classes, graph.neighbors.shape[1], damping, weights
     with make_shards(folds, n_jobs=n_jobs, client=client) as shards:
         parts = shards.map(learn_without, *given)
-    weighing = weigh(np.concatenate(parts, axis=1), codes[np.concatenate(folds)])
+    weighing = weigh(np.concatenate(parts, axis=1), codes[np.concatenate(folds)], len(codes))
     return weighing._replace(by_column=by_column)
 
 

@@ -104,12 +104,13 @@ def test_a_learner_that_is_right_gets_the_weight():
     codes = rng.integers(3, size=40)
     right = 0.8 * np.eye(3)[codes] + 0.2 / 3
     guess = rng.dirichlet(np.ones(3), 40)
-    weighing = weigh(np.stack([guess, right, right]), codes)
+    weighing = weigh(np.stack([guess, right, right]), codes, 2000)
     assert weighing.weights[0] < 0.01
     np.testing.assert_allclose(weighing.weights[1:], 0.5, atol=0.01)
     assert weighing.powers[1] > weighing.powers[0]
-    same = weigh(np.stack([right, right, right]), codes)
-    np.testing.assert_allclose(same.weights, [4 / 6, 1 / 6, 1 / 6])  # the regression counts more
+    for n_rows, times in ((100, 4), (400, 2), (5000, 1)):  # the regression, among few rows
+        same = weigh(np.stack([right, right, right]), codes, n_rows)
+        np.testing.assert_allclose(same.weights, np.array([times, 1, 1]) / (times + 2))
 
 
 def test_columns_are_scaled_together_or_one_by_one():
