@@ -36,7 +36,7 @@ _WHITENED_COLUMNS, _SHRINKAGE, _MIN_VARIANCE = 1000, 0.1, 1e-12
 _FOLDS, _TRIAL_ROWS = 5, 3000
 # The weight of a learner is the exponential of this times its mean log-likelihood: a difference of
 # 0.1, which five labels of a class cannot tell from chance, is a factor of e. Among few rows, where
-# graphs are poor, the regression counts more: so many times among so many rows, and less among more.
+# graphs are poor, the regression counts so many times at most, and less among more rows.
 _CHOICE = 10.0
 _REGRESSIONS, _FEW_ROWS = 4.0, 200
 # Columns are scaled one by one where this makes held-out labels so much more likely, by the mean
