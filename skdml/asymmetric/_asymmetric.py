@@ -21,8 +21,9 @@ from ..utils._bases import (
     TransformerMixin,
 )
 from ..utils._fit import FitProgress, fit_method
-from ..utils._parallel import lazily
+from ..utils._parallel import computed, gather_rows, lazily
 from ..utils._sklearn import EstimatorMixin, Interval, StrOptions, validate_rows
+from ..utils._supervision import check_weights
 from ..utils._typing import MatrixLike, RandomStateLike, Request
 from ._asymmetric_solver import (
     Problem,
@@ -32,6 +33,7 @@ from ._asymmetric_solver import (
     hold_out,
     train,
 )
+from ._large_database import draw_rows, stays_on_workers
 from ._maps import check_modules, find_starts
 
 if TYPE_CHECKING:
@@ -269,8 +271,10 @@ class AsymmetricMetricClassifier(
 
         Parameters
         ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            The database rows. Sparse rows are made dense.
+        X : {array-like, sparse matrix, dask array} of shape (n_samples, n_features)
+            The database rows. Sparse rows are made dense. Of a dask array with more than 8 million
+            cells, the maps are learned from a sample of so many; the other rows stay where they
+            are, and only their coordinates are gathered.
         y : array-like of shape (n_samples,)
             Their classes, numbers or strings.
         X_query : array-like of shape (n_queries, n_features), default=None
@@ -289,6 +293,35 @@ class AsymmetricMetricClassifier(
             The fitted estimator.
         """
         rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
+        if stays_on_workers(X):
+            return self._fit_large(X, y, X_query, y_query, sample_weight, rng)
+        return self._fit_rows(X, y, X_query, y_query, sample_weight, rng)
+
+    def _fit_large(self, X, y, X_query, y_query, sample_weight, rng):
+        """Learn from some rows of a dask array, and store the coordinates of all."""
+        checks.check_given(y, type(self).__name__, " Pass the class of each row of X.")
+        y, weights = checks.label_vector(computed(y), len(X)), None
+        checks.encode_classes(y, len(X))
+        if sample_weight is not None:
+            weights = check_weights(computed(sample_weight), "sample_weight", len(X))
+        rows = draw_rows(X.shape[1], y, weights, rng)
+        some = gather_rows(X, rows), y[rows]
+        queries = computed(X_query), computed(y_query)
+        self._fit_rows(*some, *queries, None if weights is None else weights[rows], rng)
+        counted = np.arange(len(y)) if weights is None else np.flatnonzero(weights)
+        coordinates = computed(self.transform_database(X))[counted]
+        codes = np.searchsorted(self.classes_, y[counted])
+        given = coordinates, codes, None if weights is None else weights[counted]
+        rows, weights, k = find_voters(*given, self.n_neighbors, self.n_candidates)
+        self._neighbors = KNeighborsClassifier(k, n_jobs=self.n_jobs)
+        self._neighbors.fit(coordinates[rows], codes[rows])
+        self._votes = None
+        if weights is not None:
+            self._votes = weights[:, None] * np.eye(len(self.classes_))[codes[rows]]
+        return self
+
+    def _fit_rows(self, X, y, X_query, y_query, sample_weight, rng):
+        """Learn from rows that are here, and store these."""
         problem = self._check_problem(X, y, X_query, y_query, sample_weight, rng)
         with_modules = check_modules(self.query_module, self.database_module, self.symmetric)
         for name in _OF_A_KIND:

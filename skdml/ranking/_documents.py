@@ -11,7 +11,7 @@ from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
 
 from ..utils import validation as checks
-from ..utils._parallel import computed, is_dask_array
+from ..utils._parallel import computed, exceeds, gather_rows
 from ..utils._sklearn import validate_rows
 from ..utils._typing import MatrixLike
 
@@ -139,9 +139,7 @@ def _check_y_given(ranker, y, name):
 
 def stays_on_workers(X: Any) -> bool:
     """Tell whether a dense dask array has more cells than what is learned from here."""
-    if not is_dask_array(X) or X.ndim != 2 or X.dtype.kind not in "fiub":
-        return False
-    return isinstance(X._meta, np.ndarray) and bool(X.size > _MAX_CELLS)
+    return exceeds(X, _MAX_CELLS)
 
 
 def scan_documents(ranker: Any, X: Any, y: Any, qid: Any) -> tuple[NDArray, Queries, NDArray]:
@@ -165,9 +163,7 @@ def gather_documents(
     ranker: Any, X: Any, rows: NDArray, columns: NDArray
 ) -> tuple[NDArray, Missing]:
     """Return some documents of a dask array, and what takes the place of missing cells in all."""
-    order = np.argsort(rows)
-    found = np.empty((len(rows), X.shape[1]), X.dtype)
-    found[order] = computed(X[rows[order]])
+    found = gather_rows(X, rows)
     found = check_rows(ranker, found, reset=True, ensure_min_samples=2)
     return found, Missing(columns, fit_missing(found).medians)
 

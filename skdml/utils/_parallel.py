@@ -28,6 +28,7 @@ from typing import Any, Self, TypeVar, cast
 import joblib
 import numpy as np
 from joblib.parallel import get_active_backend
+from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from .._optional import optional_import
@@ -186,6 +187,21 @@ def computed(value: Any) -> Any:
             return future.result()
 
     return repeat_if_lost(client, compute)
+
+
+def gather_rows(X: Any, rows: NDArray) -> NDArray:
+    """Return some rows of a dask array, in the order of their numbers."""
+    order = np.argsort(rows)
+    found = np.empty((len(rows), X.shape[1]), X.dtype)
+    found[order] = computed(X[rows[order]])
+    return found
+
+
+def exceeds(X: Any, n_cells: int) -> bool:
+    """Tell whether `X` is a dask array of dense numbers with more cells than so many."""
+    if not is_dask_array(X) or X.ndim != 2 or X.dtype.kind not in "fiub":
+        return False
+    return isinstance(X._meta, np.ndarray) and bool(X.size > n_cells)
 
 
 def _inside_dask_task():

@@ -12,6 +12,7 @@ from sklearn.model_selection import GridSearchCV, GroupKFold
 from skdml import LocalGMMLRanker
 from skdml.datasets import make_ranking
 from skdml.ranking import _anchor_model, _documents, _linear_refinement, _local_gmml
+from skdml.utils import _parallel
 
 pytestmark = pytest.mark.filterwarnings("error:::skdml")
 
@@ -125,8 +126,8 @@ def test_a_large_dask_array_stays_on_the_workers(cluster_client, data, monkeypat
     weight = 1.0 + np.asarray(qid) % 3
     expected, weighted = make_ranker().fit(X, y, qid), make_ranker().fit(X, y, qid, weight)
     lazy = [da.from_array(part, chunks=(50, *part.shape[1:])) for part in (X, y, qid)]
-    gathered, work = [], _documents.computed
-    for module in (_documents, _local_gmml):
+    gathered, work = [], _parallel.computed
+    for module in (_documents, _local_gmml, _parallel):
         monkeypatch.setattr(module, "computed", lambda one: gathered.append(one) or work(one))
     found = make_ranker().fit(*lazy)
     assert max(len(one) for one in gathered if one.ndim == 2) <= 40 * 12
