@@ -1,4 +1,7 @@
-"""Results kept as they come, so that an interrupted run goes on where it stopped."""
+"""Results kept as they come, so that an interrupted run goes on where it stopped.
+
+The files are part of the project: a later run adds seeds and methods to what is known.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 
 from benchmarks.timing import progress
 
-FOLDER = Path(__file__).with_name(".venvs")
+FOLDER = Path(__file__).with_name("results") / "cells"
 
 
 class Cache:
@@ -24,11 +27,11 @@ class Cache:
     """
 
     def __init__(self, name: str | None, fresh: bool = False):
-        self.path = None if name is None else FOLDER / f"{name}-cache.jsonl"
+        self.path = None if name is None else FOLDER / f"{name}.jsonl"
         self.known: dict[str, dict[str, Any]] = {}
         if self.path is None:
             return
-        self.path.parent.mkdir(exist_ok=True)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         if fresh:
             self.path.unlink(missing_ok=True)
         if self.path.exists():

@@ -25,8 +25,8 @@ SOURCES = {
     "usps": "zip.train and zip.test from hastie.su.domains/ElemStatLearn, and write X_train, "
     "y_train, X_test and y_test, pixels in [0, 1], with numpy.savez",
     "omniglot": "the images from github.com/brendenlake/omniglot, and write images28 (uint8, of "
-    "shape (n_samples, 28, 28), 255 for ink), character (the class) and train (bool: alphabets to "
-    "train on) with numpy.savez",
+    "shape (n_samples, 28, 28), 255 for ink), character (the class), alphabet and train (bool: "
+    "alphabets to train on) with numpy.savez",
     "images": "pictures of CIFAR-100 from cs.toronto.edu/~kriz/cifar.html, and write X (uint8, of "
     "shape (n_samples, 32, 32, 3)) and y with numpy.savez",
     "letor_mq2008": f"S1.txt to S5.txt of MQ2008 (supervised ranking) from {LETOR_PAGE}",
@@ -97,17 +97,18 @@ def load_colour_images(subset):
     return _unit_interval(X[chosen].transpose(0, 3, 1, 2)), y[chosen].astype(np.int64)
 
 
-def load_omniglot(subset):
-    """Return drawings of 28 x 28 pixels in [0, 1] as rows, and their characters.
+def load_omniglot(subset, labels="character"):
+    """Return drawings of 28 x 28 pixels in [0, 1] as rows, and their characters or alphabets.
 
     "train" has 136 characters of 5 alphabets, "test" 106 characters of 3 others.
     """
     path = locate("omniglot", "omniglot.npz")
-    arrays = read_npz(path, ("images28", "character", "train"))
+    arrays = read_npz(path, ("images28", labels, "train"))
     if arrays.images28.shape != (len(arrays.train), 28, 28):
         raise ValueError(f"{path} has images28 of shape {arrays.images28.shape}")
     chosen = {"train": arrays.train, "test": ~arrays.train}[subset]
-    return _unit_interval(arrays.images28[chosen]), arrays.character[chosen].astype(np.int64)
+    codes = np.unique(getattr(arrays, labels), return_inverse=True)[1]
+    return _unit_interval(arrays.images28[chosen]), codes[chosen]
 
 
 def load_usps(subset):

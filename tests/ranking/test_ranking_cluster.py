@@ -1,5 +1,6 @@
 """LocalGMMLRanker with several workers: threads, processes, and a dask cluster."""
 
+import functools
 import os
 import signal
 
@@ -28,12 +29,18 @@ def make_ranker(**params):
     return LocalGMMLRanker(**{"n_metrics": 3, "max_epochs": 4, "random_state": 0} | params)
 
 
+# Arrays from another process lie elsewhere in memory, where products may round in another way.
+same = functools.partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-9)
+
+
 def assert_same(found, expected):
     for name in FITTED:
-        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+        same(getattr(found, name), getattr(expected, name))
     for one, other in zip(found.metrics_, expected.metrics_, strict=True):
-        np.testing.assert_array_equal(one.matrix(), other.matrix())
-    assert {**found.history_, "seconds": 0} == {**expected.history_, "seconds": 0}
+        same(one.matrix(), other.matrix())
+    assert found.history_.keys() == expected.history_.keys()
+    for name in found.history_.keys() - {"seconds"}:
+        same(found.history_[name], expected.history_[name])
 
 
 @pytest.mark.parametrize("kernel", ["gaussian", "damped"])
@@ -105,8 +112,8 @@ def test_dask_arrays_whose_partitions_split_queries(cluster_client, data):
     lazy = [da.from_array(part, chunks=(50, *part.shape[1:])) for part in (X, y, qid)]
     found = make_ranker().fit(*lazy)
     assert_same(found, expected)
-    np.testing.assert_array_equal(found.predict(lazy[0], lazy[2]), expected.predict(X, qid))
-    assert found.score(*lazy) == expected.score(X, y, qid)
+    same(found.predict(lazy[0], lazy[2]), expected.predict(X, qid))
+    same(found.score(*lazy), expected.score(X, y, qid))
     with joblib.parallel_config(backend="dask"):
         assert_same(make_ranker().fit(*lazy), expected)
     validation = dict(zip(("X_val", "y_val", "qid_val"), lazy, strict=True))
@@ -158,4 +165,4 @@ def test_grid_search_on_a_cluster(cluster_client, data):
         expected = search.fit(X, y, qid=qid, groups=qid).cv_results_["mean_test_score"]
         with joblib.parallel_config(backend="dask"):
             search.fit(X, y, qid=qid, groups=qid)
-        np.testing.assert_array_equal(search.cv_results_["mean_test_score"], expected)
+        same(search.cv_results_["mean_test_score"], expected)
