@@ -4,8 +4,8 @@ Queries that were photographed badly
 
 The database has clean, upright digits. The queries are digits that somebody photographed badly:
 turned on their side, blurred, and noisy. Plain nearest neighbours are lost. One metric for both
-sides helps little. :class:`~skdml.asymmetric.AsymmetricMetricClassifier` learns a map for each
-side. More on the method in the :ref:`user guide <asymmetric>`.
+sides finds three digits of four. :class:`~skdml.asymmetric.AsymmetricMetricClassifier` learns a map
+for each side, and finds most. More on the method in the :ref:`user guide <asymmetric>`.
 """
 
 # %%
@@ -30,9 +30,10 @@ figure, axes = plt.subplots(2, 8, figsize=(7, 2), layout="constrained")
 for column in range(8):
     axes[0, column].imshow(X[column].reshape(8, 8), cmap="gray_r")
     axes[1, column].imshow(photographs[column].reshape(8, 8), cmap="gray_r")
-for panel in axes.flat:
-    panel.set_axis_off()
-figure.suptitle("stored, and asked", fontsize=9)
+for line, name in zip(axes, ("stored", "asked"), strict=True):
+    line[0].set_ylabel(name, fontsize=9)
+    for panel in line:
+        panel.set(xticks=[], yticks=[])
 plt.show()
 
 # %%
@@ -57,7 +58,7 @@ for name, symmetric in (("one map", True), ("two maps", False)):
 # %%
 # The objective
 # -------------
-# Two maps have more freedom than one, and end lower.
+# Two maps have more freedom than one: they start lower, and end lower.
 
 from skdml.plot import ConvergenceDisplay, RetrievalDisplay
 
@@ -70,8 +71,9 @@ plt.show()
 # %%
 # Before and after
 # ----------------
-# Stored digits are pale, photographs strong. Before, photographs of a digit lie elsewhere than the
-# stored ones of its colour; afterwards they lie among them.
+# Both panels have the stored digits, pale, and the photographs of the test, strong. On the left all
+# photographs lie in a cloud of their own. On the right those of a digit lie among the stored ones of
+# its colour. Some digits still overlap, as these are two axes of 16.
 
 from skdml.plot import EmbeddingDisplay
 
@@ -83,7 +85,8 @@ plt.show()
 # %%
 # What is found
 # -------------
-# Some photographs and the stored digits that are nearest to them, with two maps.
+# Some photographs, their digits on the left, and the stored digits that are nearest to them, with
+# two maps. A wrong one would have an orange frame with a cross.
 
 RetrievalDisplay.from_estimator(
     models["two maps"], queries_test, y_test, gallery=X_train, gallery_labels=y_train
@@ -94,7 +97,7 @@ plt.show()
 # What the maps look for
 # ----------------------
 # Each row of U and V is a pattern of pixels. A query matches with a row of U what a database row
-# matches with the same row of V: the patterns of U lie on their side, like the queries.
+# matches with the same row of V: a pattern of U is that of V above it on its side, like the queries.
 
 model = models["two maps"]
 figure, axes = plt.subplots(2, 6, figsize=(6, 2.2), layout="constrained")
@@ -103,16 +106,17 @@ for column in range(6):
         pattern = components[column].reshape(8, 8)
         limit = np.abs(pattern).max()
         axes[line, column].imshow(pattern, cmap="RdBu", vmin=-limit, vmax=limit)
-for panel in axes.flat:
-    panel.set_axis_off()
-figure.suptitle("rows of V, for the database, and of U, for queries", fontsize=9)
+for line, name in zip(axes, ("V, database", "U, queries"), strict=True):
+    line[0].set_ylabel(name, fontsize=9)
+    for panel in line:
+        panel.set(xticks=[], yticks=[])
 plt.show()
 
 # %%
 # Any index
 # ---------
 # The database side is plain Euclidean space, so any index for it will do. Here it is a ball tree;
-# faiss takes the same coordinates.
+# faiss takes the same coordinates. One of these five photographs is taken for another digit.
 
 from sklearn.neighbors import BallTree
 

@@ -71,7 +71,8 @@ print(f"largest difference of two entries: {largest:.0e}")
 # %%
 # The picture
 # -----------
-# Both axes are logarithmic. Below 1e-12 the divergence is lost in rounding and is not drawn.
+# Both axes are logarithmic. Below 1e-12 the divergence is lost in rounding and is not drawn. Newton
+# steps begin with milder problems, of a smaller gamma; the flat part of their line is that.
 
 import matplotlib.pyplot as plt
 

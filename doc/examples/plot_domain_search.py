@@ -89,9 +89,9 @@ def precision_at(Z, ks):
 
 ks = [1, 2, 5, 10, 20, 35]
 _, ax = plt.subplots(figsize=(6, 4), layout="constrained")
-for name, Z in found.items():
+for (name, Z), line in zip(found.items(), ("o-", "^--", "s-."), strict=True):
     rng = np.random.default_rng(0)  # the same questions for all
-    ax.plot(ks, precision_at(Z, ks), marker="o", label=name)
+    ax.plot(ks, precision_at(Z, ks), line, label=name)
 ax.set(
     xlabel="results shown",
     ylabel="share that need the same answer",
@@ -104,7 +104,7 @@ plt.show()
 # Into the search
 # ---------------
 # The adapter is one matrix. Stored vectors are mapped once, a query when it comes; the index, or
-# the database, stays what it is.
+# the database, stays what it is. The first that is found is the question itself.
 
 from skdml.search import VectorIndex
 

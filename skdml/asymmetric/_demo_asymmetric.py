@@ -22,7 +22,7 @@ def demo(verbose: int = 0) -> Iterator[DemoRow]:
     turned = turned + np.random.RandomState(0).normal(scale=2, size=X.shape)
     X_train, y_train, y_test = X[::2], y[::2], y[1::2]
     model = AsymmetricMetricClassifier(
-        n_components=16, max_iter=10, random_state=0, verbose=verbose
+        n_components=16, max_iter=7, random_state=0, verbose=verbose
     )
     with Stopwatch() as watch:
         model.fit(X_train, y_train, X_query=turned[::2], y_query=y_train)

@@ -25,7 +25,7 @@ def demo(verbose: int = 0) -> Iterator[DemoRow]:
     display = EmbeddingDisplay.from_estimator(model, X_test, y_test)
     yield DemoRow(
         estimator="DeepMetricEmbedder",
-        task="digits with 30 columns of noise",
+        task="digits with 20 columns of noise",
         measure="recall@1",
         baselines={
             "Euclidean": float(recall_at_k(X_test, y_test, k=1)),

@@ -18,7 +18,7 @@ def demo(verbose: int = 0) -> Iterator[DemoRow]:
     """Yield the rows of WassersteinGenerator."""
     X, y = load_digits(return_X_y=True)
     X_train, X_test = X[::2], X[1::2]
-    model = WassersteinGenerator(max_iter=600, random_state=0, verbose=verbose)
+    model = WassersteinGenerator(max_iter=500, random_state=0, verbose=verbose)
     with Stopwatch() as watch:
         model.fit(X_train, y[::2])
     mixture = GaussianMixture(10, reg_covar=0.1, random_state=0).fit(X_train)

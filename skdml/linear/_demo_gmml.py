@@ -31,9 +31,9 @@ def demo(verbose: int = 0) -> Iterator[DemoRow]:
     )
     yield knn_row(
         gmml.set_params(geodesic=0.25),
-        "digits with 30 columns of noise",
+        "digits with 20 columns of noise",
         noisy_digits,
-        "The last 30 of 94 columns say nothing about the digit. The metric learns from pairs of "
+        "The last 20 of 84 columns say nothing about the digit. The metric learns from pairs of "
         "equal and of different digits to look away from them.",
     )
     yield knn_row(

@@ -13,7 +13,7 @@ def demo(verbose: int = 0) -> Iterator[DemoRow]:
     """Yield the row of LFDA."""
     yield knn_row(
         LFDA(),
-        "digits with 30 columns of noise",
+        "digits with 20 columns of noise",
         noisy_digits,
         "Digits apart, and near rows of a digit together, in closed form.",
     )

@@ -12,8 +12,8 @@ from ._lmnn import LMNN
 def demo(verbose: int = 0) -> Iterator[DemoRow]:
     """Yield the row of LMNN."""
     yield knn_row(
-        LMNN(random_state=0, verbose=verbose),
-        "digits with 30 columns of noise",
+        LMNN(max_iter=30, random_state=0, verbose=verbose),
+        "digits with 20 columns of noise",
         noisy_digits,
         "Near rows of a digit are drawn near, and rows of other digits pushed out of the margin. "
         "The columns of noise do not help with that.",

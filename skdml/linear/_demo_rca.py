@@ -13,7 +13,7 @@ def demo(verbose: int = 0) -> Iterator[DemoRow]:
     """Yield the row of RCA."""
     yield knn_row(
         RCA(),
-        "digits with 30 columns of noise",
+        "digits with 20 columns of noise",
         noisy_digits,
         "Directions in which rows of a digit differ count little. In closed form.",
     )

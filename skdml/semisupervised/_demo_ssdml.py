@@ -31,7 +31,7 @@ def demo(verbose: int = 0) -> Iterator[DemoRow]:
         augment="affine",
         partition_size=425,
         epochs_per_partition=1,
-        max_epochs=6,
+        max_epochs=5,
         random_state=0,
         verbose=verbose,
     )
@@ -40,7 +40,7 @@ def demo(verbose: int = 0) -> Iterator[DemoRow]:
     given = X_train[labelled], y_train[labelled]
     embedding = EmbeddingDisplay.from_estimator(model, X_test, y_test)
     flow = AffinityDisplay.from_estimator(
-        model, X_train, partly, max_samples=500, projection="tsne"
+        model, X_train, partly, max_samples=300, projection="tsne"
     )
     yield DemoRow(
         estimator="SSDMLEmbedder",
