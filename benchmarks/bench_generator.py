@@ -31,7 +31,9 @@ ROW_MEASURES = ("W2", "precision", "recall", "density", "coverage", "nearest row
 def add_arguments(parser):
     parser.add_argument("--parts", default=",".join(PARTS), help="comma separated")
     parser.add_argument("--data", default=",".join(DATA), help="comma separated, for tables")
-    parser.add_argument("--methods", default="", help="comma separated, for tables; empty is all")
+    parser.add_argument(
+        "--methods", default="", help="for tables, separated by semicolons; empty is all"
+    )
     parser.add_argument("--known", action="store_true", help="report what is known already")
     parser.add_argument("--seeds", type=int, default=len(SEEDS), help="how many")
     parser.add_argument("--fresh", action="store_true", help="forget the results of earlier runs")

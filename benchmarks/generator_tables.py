@@ -90,7 +90,7 @@ def run_tables(options, cache, seeds, run_cells):
     from benchmarks.generator_methods import METHODS
 
     names = options.pick(options.extra["data"].split(","), ["vehicle"])
-    methods = options.extra["methods"].split(",") if options.extra["methods"] else list(METHODS)
+    methods = options.extra["methods"].split(";") if options.extra["methods"] else list(METHODS)
     if options.quick:
         methods = methods[:5]
     keys = [(name, method) for name in names for method in (REAL, *methods)]
