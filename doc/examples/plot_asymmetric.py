@@ -71,9 +71,9 @@ plt.show()
 # %%
 # Before and after
 # ----------------
-# Both panels have the stored digits, pale, and the photographs of the test, strong. On the left all
-# photographs lie in a cloud of their own. On the right those of a digit lie among the stored ones of
-# its colour. Some digits still overlap, as these are two axes of 16.
+# Both panels have the stored digits, pale, and the photographs of the test, strong. On the left
+# all photographs lie in a cloud of their own. On the right those of a digit lie among the stored
+# ones of its colour. Some digits still overlap, as these are two axes of 16.
 
 from skdml.plot import EmbeddingDisplay
 
@@ -97,7 +97,8 @@ plt.show()
 # What the maps look for
 # ----------------------
 # Each row of U and V is a pattern of pixels. A query matches with a row of U what a database row
-# matches with the same row of V: a pattern of U is that of V above it on its side, like the queries.
+# matches with the same row of V: a pattern of U is that of V above it on its side, like the
+# queries.
 
 model = models["two maps"]
 figure, axes = plt.subplots(2, 6, figsize=(6, 2.2), layout="constrained")

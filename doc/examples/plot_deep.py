@@ -67,8 +67,8 @@ print(f"recall@1 of the learned metric: {recall_at_k(embedding, y_test, k=1):.2f
 # Some queries and what is nearest to them
 # ----------------------------------------
 # The bold slanted images of some letters are looked up among the others, by pixels and by the
-# network. An orange frame with a cross marks a wrong letter. Pixels find what is as bold and slanted;
-# the network has learned that this does not matter.
+# network. An orange frame with a cross marks a wrong letter. Pixels find what is as bold and
+# slanted; the network has learned that this does not matter.
 
 from matplotlib import pyplot as plt
 

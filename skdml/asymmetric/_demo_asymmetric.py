@@ -21,9 +21,7 @@ def demo(verbose: int = 0) -> Iterator[DemoRow]:
     turned = np.rot90(X.reshape(-1, 8, 8), axes=(1, 2)).reshape(X.shape)
     turned = turned + np.random.RandomState(0).normal(scale=2, size=X.shape)
     X_train, y_train, y_test = X[::2], y[::2], y[1::2]
-    model = AsymmetricMetricClassifier(
-        n_components=16, max_iter=7, random_state=0, verbose=verbose
-    )
+    model = AsymmetricMetricClassifier(n_components=16, max_iter=7, random_state=0, verbose=verbose)
     with Stopwatch() as watch:
         model.fit(X_train, y_train, X_query=turned[::2], y_query=y_train)
     display = EmbeddingDisplay.from_estimator(
