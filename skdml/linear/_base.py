@@ -46,7 +46,7 @@ from ..utils.validation import (
     page_release,
 )
 from ._graded import graded_factors
-from ._mahalanobis import MahalanobisMetric, find_span, shorten
+from ._mahalanobis import MahalanobisMetric
 from ._row_pairs import embedded_pair_distance, row_pair_distance
 from ._selection import (
     N_ROUNDS,
@@ -57,6 +57,7 @@ from ._selection import (
     near_pairs,
     weigh,
 )
+from ._span import find_span, shorten
 
 # Rows among which local pairs are found.
 _MOST_ROWS = 10_000

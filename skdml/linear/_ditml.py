@@ -24,10 +24,10 @@ from ..utils._typing import MatrixLike, RandomStateLike, Request
 from ..utils.validation import naming
 from ._base import LinearMetricLearner
 from ._logdet import LogDetProblem
-from ._mahalanobis import Span
 from ._newton import follow_gamma, solve_newton
 from ._projections import solve_parallel, solve_sequential
 from ._selection import TrainingPairs
+from ._span import Span
 from ._stream import PairStream, kept_multipliers
 
 SOLVERS = {

@@ -18,7 +18,8 @@ from ..utils._prior import check_prior
 from ..utils._sklearn import Interval, StrOptions
 from ..utils._typing import MatrixLike, RandomStateLike
 from ._base import LinearMetricLearner
-from ._mahalanobis import Span, geometric_mean
+from ._mahalanobis import geometric_mean
+from ._span import Span
 
 
 class GMMLTransformer(LinearMetricLearner):

@@ -13,8 +13,9 @@ from ..utils._supervision import check_weights, merge_rows
 from ..utils._typing import MatrixLike
 from ..utils.validation import check_scale, check_varies, column_bounds
 from ._base import LinearMetricLearner
-from ._mahalanobis import MahalanobisMetric, Span, find_span
+from ._mahalanobis import MahalanobisMetric
 from ._selection import choose_strength, metric_power
+from ._span import Span, find_span
 
 # Candidates of the strength beside 0.
 STRENGTHS = (0.25, 0.5, 0.75, 1.0)

@@ -20,7 +20,7 @@ from sklearn.metrics import roc_auc_score
 from ..utils._differences import PairDifferences
 from ..utils._neighbors import near_rows, retrieval_hits, vote_hits
 from ._graded import RIDGES, rank_correlation
-from ._mahalanobis import Span
+from ._span import Span
 
 Learn = Callable[[NDArray, NDArray, NDArray, list, "NDArray | None"], Iterable[NDArray]]
 Embed = Callable[[NDArray, NDArray], NDArray]

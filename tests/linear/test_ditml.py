@@ -206,7 +206,7 @@ def test_directions_that_are_never_multiplied_out(monkeypatch, tmp_path, n_used)
     model = DITMLTransformer(gamma=1.0, random_state=0)
     expected = model.fit(X, **given).transform(X)
     A = model.get_mahalanobis_matrix()
-    monkeypatch.setattr("skdml.linear._mahalanobis._MOST_PRODUCTS", 0)
+    monkeypatch.setattr("skdml.linear._span._MOST_PRODUCTS", 0)
     np.save(tmp_path / "rows.npy", X)
     for rows in (X.copy(), np.load(tmp_path / "rows.npy", mmap_mode="r")):
         model.fit(rows, **given)
@@ -235,7 +235,7 @@ def test_pages_of_a_memory_map_are_released_but_never_changed(tmp_path):
 
 def test_same_for_any_n_jobs(monkeypatch):
     monkeypatch.setattr("skdml.utils._differences._BLOCK_PAIRS", 50)
-    monkeypatch.setattr("skdml.linear._mahalanobis._BLOCK_BYTES", 8 * 15 * 10)
+    monkeypatch.setattr("skdml.linear._span._BLOCK_BYTES", 8 * 15 * 10)
     for shape in [(40, 6), (15, 400)]:
         X, pairs, labels = problem(shape, 100)
         results = [

@@ -13,7 +13,8 @@ from sklearn.preprocessing import StandardScaler
 
 from skdml import GMMLTransformer
 from skdml.constraints import make_pairs
-from skdml.linear._mahalanobis import find_span, geometric_mean
+from skdml.linear._mahalanobis import geometric_mean
+from skdml.linear._span import find_span
 from skdml.utils._prior import ledoit_wolf_shrinkage, prior_inverse
 
 rng = np.random.default_rng(0)
@@ -108,7 +109,7 @@ def test_span_keeps_distances_and_has_an_orthonormal_basis(make, offset):
 def test_gram_matrix_is_the_same_in_blocks_and_for_any_n_jobs(monkeypatch):
     X = rng.standard_normal((6, 500)).astype(np.float32)
     whole = find_span(X).coordinates
-    monkeypatch.setattr("skdml.linear._mahalanobis._BLOCK_BYTES", 8 * 6 * 64)
+    monkeypatch.setattr("skdml.linear._span._BLOCK_BYTES", 8 * 6 * 64)
     blocks = find_span(X).coordinates
     np.testing.assert_allclose(blocks @ blocks.T, whole @ whole.T, atol=1e-9)
     assert np.array_equal(find_span(X, n_jobs=2).coordinates, blocks)
