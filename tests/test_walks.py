@@ -71,8 +71,8 @@ def fit_embedder():
 @pytest.mark.parametrize(
     ("fit", "most"),
     [
-        (fit_ditml, 6),
-        (fit_ditml_to_pairs, 6),
+        (fit_ditml, 7),
+        (fit_ditml_to_pairs, 7),
         (fit_gmml, 5),
         (fit_ranker, 7),
         (fit_classifier, 6),
