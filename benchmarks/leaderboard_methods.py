@@ -32,7 +32,7 @@ from skdml._optional import optional_import
 from skdml.metrics import ndcg_by_query
 
 # Rows for training and for the test, at most, and of these principal components.
-MOST_ROWS, MOST_QUERIES, MOST_DOCUMENTS, MOST_PAIRS, MOST_COLUMNS = 200, 100, 2000, 400, 50
+MOST_ROWS, MOST_QUERIES, MOST_DOCUMENTS, MOST_PAIRS, MOST_COLUMNS = 1000, 300, 6000, 400, 50
 N_LABELLED = 5
 CUTOFF = 10
 # Prefixed to the names of our own.

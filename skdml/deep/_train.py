@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,13 +19,16 @@ from torch import nn
 from torch.nn import functional
 
 from ..utils._torch import LastGood, NotFinite, has_finite_weights, mixed_precision
-from ._samples import Rows
-from .modules import check_embeddings, freeze_parts
+from ._samples import Rows, choose_rows
+from .losses._wasserstein import TRANSPORT
+from .modules import Unchanged, check_embeddings, freeze_parts
 
 # Rows of a forward pass without gradients, padded to whole multiples of a few; fewer where they are
 # large.
 _CHUNK, _CHUNK_BYTES = 512, 2**26
 _PAD = 64
+# Embeddings have fallen into one point where classes have a mean cosine above this, by some samples.
+_COLLAPSED, _N_LOOKED_AT = 0.95, 500
 
 
 class Interrupted(BaseException):
@@ -232,6 +236,26 @@ def embed(module: Any, X: torch.Tensor | Rows, device: str = "cpu") -> NDArray:
             output = check_embeddings(output, n_rows + len(padding), module)
             parts.append(functional.normalize(output[:n_rows], dim=1).cpu().numpy())
     return np.concatenate(parts)
+
+
+def warn_of_collapse(config: Any, samples: Any, codes: NDArray, net: Any, release: Any) -> None:
+    """Warn where a network maps samples of all classes to nearly the same point."""
+    if config.is_adapter or config.loss in TRANSPORT or isinstance(net.module_, Unchanged):
+        return
+    some = np.arange(0, len(codes), -(-len(codes) // _N_LOOKED_AT))
+    embeddings = embed(
+        net.module_, choose_rows(samples, torch.from_numpy(some), release), net.device
+    )
+    codes = codes[some]
+    centres = [embeddings[codes == code].mean(axis=0) for code in np.unique(codes)]
+    cosine = float(np.square(np.mean(centres, axis=0)).sum())
+    if cosine > _COLLAPSED:
+        warnings.warn(
+            f"training with loss={config.loss!r} has collapsed: all samples have nearly the same embedding "
+            f"(mean cosine {cosine:.3f}). Try another loss or miner, a smaller lr, or more epochs.",
+            UserWarning,
+            stacklevel=4,
+        )
 
 
 def train(net: Any, rows: Any, labels: torch.Tensor, watch: EpochCallback) -> Any:

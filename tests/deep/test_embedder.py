@@ -503,3 +503,20 @@ def test_samples_beyond_single_precision_are_refused_by_name(fitted, dtype):
     with pytest.raises(ValueError, match=r"X has values up to 1e\+30.*float32.*scale"):
         fitted.transform(X)
     assert np.isfinite(fitted.transform(X * 1e-60)).all()
+
+
+def test_a_loss_that_collapses_is_told(digits):
+    X, y, *_ = digits
+    short = {"max_epochs": 1, "random_state": 0}
+    with pytest.warns(UserWarning, match=r"loss='dro-max' has collapsed.*mean cosine"):
+        # No step leads away from a start where all samples are one point.
+        DeepMetricEmbedder(Together, loss="dro-max", lr=1e-12, **short).fit(X, y)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*has collapsed")
+        DeepMetricEmbedder(**short).fit(X, y)
+
+
+class Together(nn.Linear):
+    def __init__(self, n_features, n_components):
+        super().__init__(n_features, n_components)
+        nn.init.constant_(self.bias, 100.0)
