@@ -233,11 +233,12 @@ def fit_missing(planned, seeds, options, cache):
             key = key_of(data, method, params, seed)
             if cache.find(key) is not None:
                 continue
+            given = params
             if method in BASELINES:
                 plain = cache.find(key_of(data, PLAIN, {}, seed))
-                params = {"seconds": 5.0 if plain is None else plain["cpu_seconds"]}
+                given = {"seconds": 5.0 if plain is None else plain["cpu_seconds"]}
             calls[key] = joblib.delayed(fit_images)(
-                data, method, params, seed, threads, options.quick
+                data, method, given, seed, threads, options.quick
             )
     results = joblib.Parallel(n_jobs=jobs, return_as="generator")(calls.values())
     for number, (key, result) in enumerate(zip(calls, results, strict=True)):

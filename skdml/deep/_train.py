@@ -28,7 +28,7 @@ from .modules import Unchanged, check_embeddings, freeze_parts
 _CHUNK, _CHUNK_BYTES = 512, 2**26
 _PAD = 64
 # Embeddings have fallen into one point where classes have a mean cosine above this, by some samples.
-_COLLAPSED, _N_LOOKED_AT = 0.95, 500
+_COLLAPSED, _N_LOOKED_AT = 0.95, 100
 
 
 class Interrupted(BaseException):

@@ -42,6 +42,11 @@ _N_WARM_UP = 50
 # Weights are looked at after so many updates, and kept where they are finite.
 _CHECK_EVERY = 20
 _EMA_DECAY = 0.998
+# Numbers of other rows that the expected velocity is taken over, and the most rows, for each point.
+_MOST_NUMBERS, _MOST_OTHERS = 4096, 32
+_N_POOL = 20_000
+# Nearer to the end no other row can have led to a point.
+_END = 0.999
 # A column whose spread is less than this share of the mean is as narrow as that.
 _LEAST_SPREAD = 0.001
 # The spread of a scaled column, at least: narrower ones would need more steps.
@@ -209,16 +214,69 @@ def flow_loss(
     times: torch.Tensor,
     spreads: torch.Tensor,
     codes: torch.Tensor | None,
+    others: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return the mean squared error of the network.
 
     It is that of `velocity` over the scale of what is left of it, by which the errors of all times
-    weigh the same, times the spreads of the columns.
+    weigh the same, times the spreads of the columns. With `others`, of shape (n_rows, n_others,
+    n_columns), rows that were drawn like those of `rows`, the target is the expected one.
     """
     points = (1 - times) * noise + times * rows
     inputs, linear, scale = _parts(points, times, spreads, codes)
-    target = (rows - noise - linear) / scale
+    target = rows - noise - linear
+    if others is not None:
+        target += expected_change(rows, noise, times, others)
+    target /= scale
     return (spreads * (network(*inputs) - target) ** 2).mean()
+
+
+def expected_change(
+    rows: torch.Tensor, noise: torch.Tensor, times: torch.Tensor, others: torch.Tensor
+) -> torch.Tensor:
+    """Return by how much the velocity of a line differs from that expected at its point.
+
+    The row of a line could be any of the set of itself and the others, if all were drawn alike.
+    Given the point, each has a posterior probability, by the noise that it would take. The expected
+    velocity under it has the same mean as that of the line, and less variance.
+    """
+    gaps = others - rows[:, None]
+    ratio = times / (1 - times)
+    scores = ratio * (gaps @ noise[:, :, None])[:, :, 0] - 0.5 * ratio**2 * gaps.square().sum(2)
+    shares = torch.softmax(nn.functional.pad(scores, (1, 0)), dim=1)[:, None, 1:]
+    change = (shares @ gaps)[:, 0] / (1 - times)
+    return torch.where(times < _END, change, 0.0)
+
+
+def make_drawer(codes: NDArray | None, weights: NDArray | None, n_rows: int, seed: int) -> Any:
+    """Return a function that draws rows with the codes of given ones, None if all codes differ.
+
+    Parameters
+    ----------
+    codes : ndarray of shape (n_rows, n_codes) or None
+        What the rows are conditioned on.
+    weights : ndarray of shape (n_rows,) or None
+        By which rows are drawn; None draws all alike.
+    n_rows, seed : int
+        How many rows there are, and what is random.
+    """
+    rng, groups, pool = np.random.default_rng([seed, 2]), np.zeros(n_rows, int), np.arange(n_rows)
+    if codes is not None:
+        groups = np.unique(codes, axis=0, return_inverse=True)[1].ravel()
+    if 2 * (groups.max() + 1) > n_rows:
+        return None
+    if weights is not None:
+        pool = draw_weighted(weights, max(n_rows, _N_POOL), rng)
+    pool = pool[np.argsort(groups[pool], kind="stable")]
+    counts = np.bincount(groups[pool], minlength=groups.max() + 1)
+    starts = np.cumsum(counts) - counts
+
+    def draw(chosen, n_others):
+        own = groups[chosen, None]
+        places = starts[own] + (rng.random((len(chosen), n_others)) * counts[own]).astype(int)
+        return np.where(counts[own] > 0, pool[np.minimum(places, len(pool) - 1)], chosen[:, None])
+
+    return draw
 
 
 def train_flow(
@@ -263,6 +321,8 @@ def train_flow(
     X, S = (torch.from_numpy(part).to(plan.device) for part in (rows, spreads))
     C = None if codes is None else torch.from_numpy(codes).to(plan.device)
     rng, n = np.random.default_rng([plan.seed, 1]), plan.batch_size
+    draw = make_drawer(codes, weights, len(rows), plan.seed)
+    n_others = min(_MOST_OTHERS, _MOST_NUMBERS // rows.shape[1])
     kept, n_kept = copy.deepcopy(average.module.state_dict()), 0
     try:
         for update in range(1, plan.max_iter + 1):
@@ -275,7 +335,8 @@ def train_flow(
             times = torch.from_numpy(((np.arange(n) + rng.random(n)) / n).astype(np.float32))
             noise, times = noise.to(plan.device), times[:, None].to(plan.device)
             given = None if C is None else C[chosen]
-            loss = flow_loss(network, X[chosen], noise, times, S, given)
+            others = X[draw(chosen, n_others)] if draw and n_others else None
+            loss = flow_loss(network, X[chosen], noise, times, S, given, others)
             value = float(loss.detach())
             if not np.isfinite(value):
                 raise NotFinite(f"the loss was not finite in update {update}")

@@ -11,8 +11,10 @@ from skdml import WassersteinGenerator, io  # noqa: E402
 from skdml.generate._flow import (  # noqa: E402
     FlowPlan,
     column_moments,
+    expected_change,
     flow_loss,
     integrate,
+    make_drawer,
     make_velocity,
     train_flow,
     velocity,
@@ -123,7 +125,7 @@ def test_an_update_draws_times_noise_and_rows_evenly(monkeypatch):
     batches = []
 
     def spy(network, *batch):
-        batches.append([part.numpy().copy() for part in batch])
+        batches.append([None if part is None else part.numpy().copy() for part in batch])
         return flow_loss(network, *batch)
 
     monkeypatch.setattr("skdml.generate._flow.flow_loss", spy)
@@ -133,7 +135,7 @@ def test_an_update_draws_times_noise_and_rows_evenly(monkeypatch):
         plan = FlowPlan(lr=1e-4, batch_size=n, max_iter=n_updates, seed=0)
         one = np.ones(1, dtype=np.float32)
         train_flow(rows, one, codes, given, plan, lambda: None, lambda *args: False)
-        found, noise, times, _, found_codes = zip(*batches, strict=True)
+        found, noise, times, _, found_codes, _ = zip(*batches, strict=True)
         np.testing.assert_array_equal(found, -np.array(found_codes))
         for one in times:
             np.testing.assert_array_equal(np.floor(one[:, 0] * n), np.arange(n))
@@ -145,6 +147,40 @@ def test_an_update_draws_times_noise_and_rows_evenly(monkeypatch):
             assert min(np.ptp(t[x == 0]) for x, t in zip(found, times, strict=True)) > 0.8
         assert flat[:, 1].mean() == pytest.approx(0, abs=0.1)
         assert flat[:, 1].std() == pytest.approx(1, abs=0.1)
+
+
+def test_expected_velocity_is_the_mean_over_the_rows_that_may_have_led_to_a_point():
+    rng = np.random.default_rng(0)
+    rows, noise = rng.standard_normal((2, 6, 3))
+    others, times = rng.standard_normal((6, 4, 3)), np.linspace(0.05, 0.95, 6)[:, None]
+    parts = (torch.from_numpy(part) for part in (rows, noise, times, others))
+    found = rows - noise + expected_change(*parts).numpy()
+    for row, one, t, rest, velocity_found in zip(rows, noise, times, others, found, strict=True):
+        point, any_row = (1 - t) * one + t * row, np.vstack([row, rest])
+        needed = (point - t * any_row) / (1 - t)
+        density = np.exp(-0.5 * np.square(needed).sum(axis=1))
+        expected = density / density.sum() @ (any_row - needed)
+        np.testing.assert_allclose(velocity_found, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_expected_velocity_at_the_end_is_that_of_the_line():
+    rows = torch.zeros(2, 1)
+    times = torch.tensor([[0.9995], [1.0]])
+    change = expected_change(rows, torch.ones(2, 1), times, torch.full((2, 3, 1), 1e-3))
+    assert change.tolist() == [[0.0], [0.0]]
+
+
+def test_other_rows_have_the_codes_and_the_weights_of_their_own():
+    codes = np.repeat(np.eye(2), [30, 10], axis=0)
+    chosen = np.array([0, 5, 35])
+    found = make_drawer(codes, None, 40, 0)(chosen, 4000)
+    assert found[:2].max() == 29 and found[2].min() == 30
+    assert np.bincount(found[0]).min() > 80
+    weights = np.where(np.arange(40) == 35, 9.0, 1.0)
+    found = make_drawer(codes, weights, 40, 0)(chosen, 4000)
+    assert np.mean(found[2] == 35) == pytest.approx(0.5, abs=0.05)
+    assert make_drawer(np.arange(40.0)[:, None], None, 40, 0) is None
+    assert make_drawer(None, None, 40, 0)(chosen, 500).max() > 35
 
 
 def test_columns_have_the_quantiles_of_the_rows_that_count():
