@@ -244,6 +244,15 @@ def test_the_dark_page_is_dark(chrome, wine):
     assert dark[0] != light[0]
 
 
+def test_a_map_is_drawn_at_once_when_its_size_changes(chrome, wine):
+    show(chrome, wine)
+    script = (
+        "const map = state.maps[0]; map.resize();"
+        "return Array.from(map.context.getImageData(3, 3, 1, 1).data)"
+    )
+    assert min(chrome.execute_script(script)) > 200  # an empty canvas is black
+
+
 def test_pictures_are_shown(chrome, tmp_path):
     X, y = load_digits(return_X_y=True)
     model = FunctionTransformer().fit(X)
