@@ -82,7 +82,7 @@ def knn_row(
                 "The learned metric. In the middle, the part of each column in the distances of "
                 "test rows: columns in orange were turned down."
                 if len(metric.axes_) > 1
-                else "The learned metric: few directions count, and all others less.",
+                else "The learned metric: along few directions rows differ more than along others.",
                 metric.figure_,
             ),
         ],

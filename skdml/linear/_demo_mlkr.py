@@ -47,7 +47,7 @@ def demo(verbose: int = 0) -> Iterator[DemoRow]:
             ),
             (
                 "The learned metric. In the middle, the part of each column in the distances of "
-                "test rows: the five that say nothing, in orange, have hardly any left.",
+                "test rows: the last five, which say nothing, have hardly any left.",
                 MetricMatrixDisplay.from_estimator(model, X_test).figure_,
             ),
         ],

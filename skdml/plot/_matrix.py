@@ -176,14 +176,17 @@ class MetricMatrixDisplay(Panels):
             if chosen.any():
                 draw(places[chosen], counts[chosen], color=color, label=name, **thick)
         self._plot_limits(axes, plain, names is None)
+        # The limits leave room for the legend.
         if names is None:
             axes.set(xlabel="feature", ylabel=label)
+            axes.set_ylim(top=1.4 * axes.get_ylim()[1])
+            axes.xaxis.get_major_locator().set_params(integer=True)
         else:
             axes.set_yticks(places, names, fontsize=7 if len(names) <= 20 else 5.5)
-            axes.invert_yaxis()
+            axes.set_ylim(1.3 * len(names), -0.7)
             axes.set_xlabel(label)
         axes.set_title("how much a column counts")
-        axes.legend(frameon=False, fontsize=8)
+        axes.legend(frameon=False, fontsize=8, loc="best" if names is None else "lower right")
 
     def _plot_limits(self, axes, plain, is_upright):
         """Draw where a column has counted before."""
