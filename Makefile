@@ -49,7 +49,7 @@ $(VENV)/.installed-%: $(VENV)/.installed
 	@touch $@
 
 demo: install
-	@echo "Fitting every estimator on small data, which takes about a minute on one core:"
+	@echo "Fitting every estimator on small data, which takes less than a minute:"
 	$(BIN)/python -m skdml demo
 
 # The tests of a file share their models, ranks and clusters, so they run in one process; files

@@ -1,9 +1,10 @@
 import re
 
 import pytest
+from threadpoolctl import threadpool_info
 
 from skdml.__main__ import main
-from skdml._demo import DemoRow, find_demos, run_demos
+from skdml._demo import DemoRow, _runner, find_demos, run_demos
 from skdml._demo._report import write_report
 
 pytest.importorskip("matplotlib")
@@ -17,7 +18,7 @@ def test_every_estimator_has_a_demo():
         assert name.lower().startswith(shown), f"{name} has no demo"
 
 
-@pytest.mark.timeout(900)  # a minute, where nothing else runs
+@pytest.mark.timeout(900)  # twenty seconds, where nothing else runs
 def test_demo_prints_one_table_and_writes_a_report_with_pages(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     main(["demo"])
@@ -36,6 +37,19 @@ def test_demo_prints_one_table_and_writes_a_report_with_pages(tmp_path, capsys, 
     assert len(linked) >= n_rows
     assert "NCA" in page
     assert "logistic regression" in page
+
+
+def test_demos_have_one_thread(tmp_path, monkeypatch, capsys):
+    found = []
+
+    def demo(verbose):
+        found.extend(library["num_threads"] for library in threadpool_info())
+        yield DemoRow("Estimator", "a task", "accuracy", {"NCA": 0.5}, learned=0.6, seconds=1)
+
+    monkeypatch.setattr(_runner, "find_demos", lambda: {"estimator": demo})
+    run_demos(tmp_path, verbose=0)
+    assert set(found) == {1}
+    assert "better" in capsys.readouterr().out
 
 
 def test_a_row_that_a_simple_method_wins_says_so(tmp_path):

@@ -65,7 +65,8 @@ found = {
 # ----
 # Every new question is searched among all other new ones. Recall@1 is the share whose nearest
 # question needs the same answer. MAP@R looks at as many neighbours as there are right ones, and at
-# their order; it is what a list of results is judged by.
+# their order; it is what a list of results is judged by. The picture shows how many of the first
+# results are right: the line of the adapter should be above that of the vectors as they come.
 
 import matplotlib.pyplot as plt
 
@@ -89,9 +90,10 @@ def precision_at(Z, ks):
 
 ks = [1, 2, 5, 10, 20, 35]
 _, ax = plt.subplots(figsize=(6, 4), layout="constrained")
-for (name, Z), line in zip(found.items(), ("o-", "^--", "s-."), strict=True):
+styles = (("o-", "#0072B2"), ("^--", "#D55E00"), ("s-.", "#009E73"))
+for (name, Z), (line, color) in zip(found.items(), styles, strict=True):
     rng = np.random.default_rng(0)  # the same questions for all
-    ax.plot(ks, precision_at(Z, ks), line, label=name)
+    ax.plot(ks, precision_at(Z, ks), line, color=color, label=name)
 ax.set(
     xlabel="results shown",
     ylabel="share that need the same answer",

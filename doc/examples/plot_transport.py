@@ -27,12 +27,16 @@ ring = np.column_stack([np.cos(angles), np.sin(angles)])
 line = np.column_stack([np.linspace(-1, 1, 16), np.zeros(16)])
 move = np.array([3.0, 0.5])
 targets = {
-    "the same, shuffled": rng.permutation(ring),
+    "shuffled": rng.permutation(ring),
     "moved": rng.permutation(ring) + move,
     "another shape": line + move,
 }
 
-figure, panels = plt.subplots(1, 3, figsize=(9, 3), layout="constrained")
+# The panels have one scale: the width of each is that of its clouds.
+widths = [np.ptp(np.concatenate([ring, target])[:, 0]) + 0.4 for target in targets.values()]
+figure, panels = plt.subplots(
+    1, 3, figsize=(9, 2.5), layout="constrained", sharey=True, width_ratios=widths
+)
 for axes, (name, target) in zip(panels, targets.items(), strict=True):
     plan = ot.emd([], [], ot.dist(ring, target))
     for i, j in zip(*np.nonzero(plan), strict=True):
@@ -43,13 +47,15 @@ for axes, (name, target) in zip(panels, targets.items(), strict=True):
     axes.set_title(f"{name}: {abs(divergence):.2f}", fontsize="medium")
     axes.set_aspect("equal")
     axes.axis("off")
+plt.show()
 
 # %%
 # A coreset
 # ---------
 # Rows are chosen one after the other, each where it helps most: near many rows that are far from
 # those chosen so far. The size of a disc is its weight, the number of rows that it stands for. Rows
-# drawn at random are many where rows are many, and leave out the thin parts.
+# drawn at random are many where rows are many, and leave out the thin parts. Colours are classes;
+# the distance in the titles is that of a row from the nearest chosen one, on average.
 
 from sklearn.datasets import make_moons
 
@@ -69,6 +75,8 @@ for axes, (name, (rows, sizes)) in zip(panels, choices.items(), strict=True):
     axes.scatter(*X[rows].T, s=8 * sizes, c=colours[y[rows]], edgecolor="white")
     distance = np.sqrt(((X[:, None] - X[rows]) ** 2).sum(axis=-1)).min(axis=1)
     axes.set_title(
-        f"{name}: {len(rows)} of {len(X)} rows, {distance.mean():.3f} away", fontsize="medium"
+        f"{name}: {len(rows)} of {len(X)} rows, mean distance {distance.mean():.3f}",
+        fontsize="medium",
     )
     axes.axis("off")
+plt.show()

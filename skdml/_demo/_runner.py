@@ -15,6 +15,7 @@ from typing import Self
 import skdml
 
 from .._optional import optional_import
+from ..utils._parallel import limit_threads
 from ._report import write_report
 from ._rows import DemoRow
 
@@ -51,17 +52,18 @@ def run_demos(output: str | os.PathLike = "skdml-demo", *, verbose: int = 1) -> 
         # home.
         os.environ.setdefault("MPLCONFIGDIR", cache)
         optional_import("matplotlib", "python -m skdml demo").use("Agg")
-        rows = list(_rows(verbose))
-        _print_table(rows)
-        report = write_report(rows, output)
+        demos = find_demos()
+        with limit_threads():  # small data: threads that wait for each other take most of the time
+            rows = list(_rows(demos, verbose))
+            _print_table(rows)
+            report = write_report(rows, output)
     print(f"\nReport with pictures, and pages to explore: {report}")
     return rows
 
 
-def _rows(verbose):
+def _rows(demos, verbose):
     from tqdm import tqdm
 
-    demos = find_demos()
     bar = tqdm(demos.items(), desc="demos", disable=None if verbose else True, leave=False)
     for name, demo in bar:
         bar.set_description(name)

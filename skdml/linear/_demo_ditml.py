@@ -63,6 +63,7 @@ def knn_row(
         model.fit(X_train, y_train)
     Z_train, Z_test = model.transform(X_train), model.transform(X_test)
     knn = KNeighborsClassifier(3).fit(Z_train, y_train)
+    metric = MetricMatrixDisplay.from_estimator(model, X_test)
     return DemoRow(
         estimator=type(model).__name__,
         task=task,
@@ -78,9 +79,11 @@ def knn_row(
                 EmbeddingDisplay.from_estimator(model, X_test, y_test).figure_,
             ),
             (
-                "The learned metric. In the middle, how much a difference in each column counts: "
-                "those below the line, in orange, were turned down.",
-                MetricMatrixDisplay.from_estimator(model).figure_,
+                "The learned metric. In the middle, the part of each column in the distances of "
+                "test rows: columns in orange were turned down."
+                if len(metric.axes_) > 1
+                else "The learned metric: along few directions rows differ more than along others.",
+                metric.figure_,
             ),
         ],
         # The demo may fit the model again, before the page is written.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 from sklearn.datasets import make_friedman1
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import train_test_split
@@ -40,11 +41,14 @@ def demo(verbose: int = 0) -> Iterator[DemoRow]:
             (
                 "Test rows along their two leading axes, before and after; the two halves of the "
                 "targets as classes.",
-                EmbeddingDisplay.from_estimator(model, X_test, y_test > 14).figure_,
+                EmbeddingDisplay.from_estimator(
+                    model, X_test, np.where(y_test > 14, "high", "low")
+                ).figure_,
             ),
             (
-                "The learned metric: five columns count.",
-                MetricMatrixDisplay.from_estimator(model).figure_,
+                "The learned metric. In the middle, the part of each column in the distances of "
+                "test rows: the last five, which say nothing, have hardly any left.",
+                MetricMatrixDisplay.from_estimator(model, X_test).figure_,
             ),
         ],
         explore={"estimator": model, "X": X_test, "y": y_test},

@@ -155,19 +155,24 @@ class EmbeddingDisplay(Panels):
     def _draw(self, own_figure: bool) -> None:
         classes = [None] if self.y is None else np.unique(self.y)
         sides = (self.before, self.after)
+        size = np.clip(4000 / len(self.before), 12, 36)
         for axes, points, title in zip(self.axes_, sides, self.titles, strict=True):
             for label, (marker, color) in zip(classes, class_styles(), strict=False):
                 chosen = np.ones(len(points), bool) if label is None else self.y == label
                 style = {"c": color, "marker": marker, "linewidths": 0}
                 if self.stored is not None:
                     pale = points[chosen & self.stored]
-                    axes.scatter(*pale.T, s=12, alpha=0.25, zorder=1, **style)
+                    axes.scatter(*pale.T, s=size, alpha=0.25, zorder=1, **style)
                     chosen = chosen & ~self.stored
-                axes.scatter(*points[chosen].T, s=12, label=label, alpha=0.75, zorder=2, **style)
+                name = label if len(classes) <= 12 else None
+                axes.scatter(*points[chosen].T, s=size, label=name, alpha=0.75, zorder=2, **style)
             axes.set(title=title, xticks=[], yticks=[])
-        if self.y is None or len(classes) > 12:
+            for name, alpha in (("query, strong", 0.75), ("stored, pale", 0.25)):
+                if self.stored is not None:
+                    axes.scatter([], [], s=size, c="0.3", alpha=alpha, linewidths=0, label=name)
+        if not self.axes_[-1].get_legend_handles_labels()[1]:
             return
-        style = {"frameon": False, "markerscale": 1.6}
+        style = {"frameon": False, "markerscale": (20 / size) ** 0.5 * 1.25}
         longest = max(len(str(label)) for label in classes)
         if own_figure and longest > _SHORT_NAME:
             # Beside the panels long names would leave them no room.

@@ -68,7 +68,8 @@ function say(text) {
 function number(value) {
   if (Number.isInteger(value) && Math.abs(value) < 1e9) return String(value);
   const size = Math.abs(value);
-  return size >= 1e5 || size < 1e-3 ? value.toExponential(2) : String(+value.toPrecision(4));
+  if (size >= 1e9 || size < 1e-3) return value.toExponential(2);
+  return size >= 1e4 ? Math.round(value).toLocaleString("en") : String(+value.toPrecision(4));
 }
 
 const percent = (share) => `${Math.round(100 * share)}%`;
@@ -147,8 +148,20 @@ function columnOrder() {
     const weight = (j) => (metric.diagonal ? metric.diagonal[j] : metric.matrix[j * d + j]);
     const size = order.map((j) => weight(j) * spread(j));
     order.sort((a, b) => size[b] - size[a]);
+  } else if (page.added) {
+    const size = order.map(weightInScores);
+    order.sort((a, b) => size[b] - size[a]);
   }
   return (page.order = order);
+}
+
+// How much a column adds to scores, or takes from them, in all.
+function weightInScores(column) {
+  let sum = 0;
+  for (let row = 0; row < page.n; row += Math.ceil(page.n / 2000)) {
+    sum += Math.abs(page.added[row * page.reasons.length + column]);
+  }
+  return sum;
 }
 
 function spread(column) {
@@ -170,7 +183,7 @@ function snippet(row, length) {
   }
   if (page.images || !page.columns) return "";
   const few = columnOrder().slice(0, 3);
-  return few.map((j) => `${page.columns[j].name} ${cellText(row, j)}`).join(", ");
+  return few.map((j) => `${page.columns[j].name} = ${cellText(row, j)}`).join(", ");
 }
 
 function cellTable(row, columns) {
@@ -409,7 +422,7 @@ class PointMap {
     this.canvas.height = Math.round(height * ratio);
     this.image = this.context.createImageData(this.canvas.width, this.canvas.height);
     this.pixels = new Uint32Array(this.image.data.buffer);
-    draw();
+    this.draw(); // at once: the canvas is black until then
   }
 
   get scale() {
@@ -730,8 +743,10 @@ function hover(row, event) {
   tip.style.top = `${Math.max(4, Math.min(event.clientY + 12, innerHeight - height - 4))}px`;
 }
 
+const isInPanel = () => ["panel", "why"].some((id) => $(id).contains(document.activeElement));
+
 function select(row) {
-  const inside = $("panel").contains(document.activeElement);
+  const inside = isInPanel();
   state.selected = row;
   state.compared = row < 0 || !page.k ? -1 : neighbours(page.views.at(-1), row)[0];
   showPanel();
@@ -765,6 +780,7 @@ function inWords(row) {
 function showPanel() {
   const row = state.selected;
   const panel = $("panel");
+  $("why").replaceChildren(...(state.compared >= 0 ? why(row, state.compared) : []));
   if (row < 0) {
     panel.replaceChildren(
       el("p", { class: "hint" }, "Choose a point, or search, to see its nearest rows and why they are near."),
@@ -783,7 +799,6 @@ function showPanel() {
     panel.append(el("details", {}, el("summary", {}, `Its ${page.columns.length} columns`), cellTable(row, columns)));
   }
   panel.append(el("div", { class: "lists" }, ...page.views.map((view) => neighbourList(view, row))));
-  panel.append(el("div", { id: "why" }, ...(state.compared >= 0 ? why(row, state.compared) : [])));
 }
 
 function neighbourList(view, row) {
@@ -794,6 +809,8 @@ function neighbourList(view, row) {
     const mark = right === null ? "" : right ? "✓" : "✗";
     const word = right === null ? "" : right ? ", right" : ", wrong";
     const label = [nameOf(other), labelOf(other)].filter(Boolean).join(", ");
+    const distance = [el("span", { class: "roomy" }, "distance "), number(distances[rank])];
+    const below = page.texts ? [snippet(other, 70)] : distance;
     const button = el(
       "button",
       {
@@ -807,8 +824,8 @@ function neighbourList(view, row) {
         onpointerenter: () => ((state.hovered = other), draw()),
         onpointerleave: () => ((state.hovered = -1), draw()),
       },
-      page.images ? picture(other, 34) : null,
-      el("span", { class: "of" }, label, el("small", {}, page.texts ? snippet(other, 70) : `distance ${number(distances[rank])}`)),
+      page.images ? picture(other, 30) : null,
+      el("span", { class: "of" }, label, el("small", {}, ...below)),
       el("span", { class: "mark", "aria-hidden": "true" }, mark),
     );
     return el("li", {}, button);
@@ -992,11 +1009,10 @@ function listenToSearch(choose) {
       event.preventDefault();
       $("find").focus();
     } else if (event.key === "Escape") {
-      const inPanel = $("panel").contains(document.activeElement);
       if (state.matches || $("find").value) {
         $("find").value = "";
         showFound(pick);
-      } else if (inPanel && state.maps.length) state.maps[0].canvas.focus();
+      } else if (isInPanel() && state.maps.length) state.maps[0].canvas.focus();
       else if (page.mode !== "ranking") select(-1);
     }
   });

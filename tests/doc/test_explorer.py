@@ -244,6 +244,15 @@ def test_the_dark_page_is_dark(chrome, wine):
     assert dark[0] != light[0]
 
 
+def test_a_map_is_drawn_at_once_when_its_size_changes(chrome, wine):
+    show(chrome, wine)
+    script = (
+        "const map = state.maps[0]; map.resize();"
+        "return Array.from(map.context.getImageData(3, 3, 1, 1).data)"
+    )
+    assert min(chrome.execute_script(script)) > 200  # an empty canvas is black
+
+
 def test_pictures_are_shown(chrome, tmp_path):
     X, y = load_digits(return_X_y=True)
     model = FunctionTransformer().fit(X)
@@ -297,7 +306,29 @@ def test_generated_rows(chrome, tmp_path):
     assert chrome.execute_script(shown) == [[True, False], [False, True]]
 
 
-def test_a_hundred_thousand_rows(chrome, tmp_path, monkeypatch):
+# Pans and zooms both maps, one step for each frame, as fast as frames come; the seconds of each.
+FRAMES = """
+const done = arguments[0], times = [];
+(async () => {
+  let last = await new Promise(requestAnimationFrame);
+  for (let i = 0; i < 80; i++) {
+    for (const map of state.maps) {
+      if (i < 40) [map.x, map.y] = [0.5 * Math.sin(i / 10), 0.5 * Math.cos(i / 10)];
+      else map.zoomBy(i < 60 ? 1.06 : 1 / 1.06, 100, 100);
+    }
+    draw();
+    const now = await new Promise(requestAnimationFrame);
+    times.push((now - last) / 1000);
+    last = now;
+  }
+  for (const map of state.maps) map.reset();
+  draw();
+  done(times);
+})();
+"""
+
+
+def show_many(chrome, path, n, monkeypatch):
     from skdml.plot import _explore_rows
 
     def few(queries, items, own, k, metric=None):  # the search itself is tested elsewhere
@@ -306,18 +337,25 @@ def test_a_hundred_thousand_rows(chrome, tmp_path, monkeypatch):
 
     monkeypatch.setattr(_explore_rows, "find_neighbors", few)
     rng = np.random.default_rng(0)
-    y = np.arange(100_000) % 10
-    X = rng.normal(size=(10, 8))[y] + 0.4 * rng.normal(size=(100_000, 8))
-    path = explore(FunctionTransformer().fit(X), X, y, path=tmp_path / "big.html")
-    show(chrome, path)
+    y = np.arange(n) % 10
+    X = rng.normal(size=(10, 8))[y] + 0.4 * rng.normal(size=(n, 8))
+    show(chrome, explore(FunctionTransformer().fit(X), X, y, path=path), (1920, 1080))
     assert ink(chrome) > 10_000
-    seconds = chrome.execute_script(
-        "const t = performance.now();"
-        "for (let i = 0; i < 5; i++) for (const m of state.maps) m.draw();"
-        "return (performance.now() - t) / 5000"
-    )
-    print(f"a frame of two maps: {seconds:.3f} s")
-    assert seconds < 1.5  # 0.05 to 0.2 s, by the machine
+
+
+# One core draws 60 frames a second of the first and 30 of the second, if it has nothing else to do.
+@pytest.mark.parametrize(("n", "most"), [(10_000, 0.1), (100_000, 1.0)])
+def test_frames_of_many_rows(chrome, tmp_path, monkeypatch, n, most):
+    show_many(chrome, tmp_path / "many.html", n, monkeypatch)
+    seconds = np.array(chrome.execute_async_script(FRAMES))
+    settle(chrome)
+    median, late = np.quantile(seconds, [0.5, 0.95])
+    print(f"{n:,} rows: {median:.4f} s a frame, one of twenty over {late:.4f} s")
+    assert median < most
+
+
+def test_rows_among_many_are_found(chrome, tmp_path, monkeypatch):
+    show_many(chrome, tmp_path / "big.html", 100_000, monkeypatch)
     point_at(chrome, 99_999, click=True)
     row = chrome.execute_script("return state.selected")
     assert row >= 0

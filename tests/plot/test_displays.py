@@ -86,6 +86,8 @@ def test_embedding_of_two_maps_draws_stored_rows_too(wine):
     assert (first[:80].max() < first[80:].min()) or (first[:80].min() > first[80:].max())
     for axes in display.axes_:
         assert sum(len(c.get_offsets()) for c in axes.collections) == 158
+    legend = [text.get_text() for text in display.axes_[1].get_legend().get_texts()]
+    assert legend == ["0", "1", "2", "query, strong", "stored, pale"]
     with pytest.raises(ValueError, match="both y and gallery_labels"):
         EmbeddingDisplay.from_estimator(Moved().fit(), X, y, gallery=X)
     with pytest.raises(ValueError, match="gallery_labels is given without gallery"):
@@ -106,12 +108,33 @@ def test_matrix_and_spectrum(model):
     matrix = model.get_mahalanobis_matrix()
     np.testing.assert_allclose(heat.images[0].get_array(), matrix)
     assert [t.get_text() for t in columns.get_yticklabels()][:2] == ["f0", "f1"]
-    weights = [bar.get_width() for bar in columns.patches]
-    np.testing.assert_allclose(weights, matrix.diagonal() / matrix.diagonal().mean())
+    weights = matrix.diagonal() / matrix.diagonal().mean()
+    up, down = columns.containers
+    np.testing.assert_allclose([bar.get_width() for bar in up], weights[weights >= 1])
+    np.testing.assert_allclose([bar.get_width() for bar in down], weights[weights < 1])
     drawn = spectrum.lines[0].get_ydata()
     np.testing.assert_allclose(
         np.sort(drawn), np.linalg.eigvalsh(model.get_mahalanobis_matrix()), rtol=1e-6
     )
+
+
+def test_share_of_each_column_in_distances_of_rows(model, wine):
+    X, _ = wine
+    names = [f"f{i}" for i in range(13)]
+    display = MetricMatrixDisplay.from_estimator(model, X, feature_names=names)
+    legend = {text.get_text() for text in display.axes_[1].get_legend().get_texts()}
+    assert legend == {"counts more", "turned down", "plain distance"}
+    # all pairs of rows, one by one
+    differences = (X[:, None] - X).reshape(-1, X.shape[1])
+    added = (differences * (differences @ model.get_mahalanobis_matrix())).sum(axis=0)
+    shares, plain = added / added.sum(), (differences**2).sum(axis=0) / (differences**2).sum()
+    up, down = display.axes_[1].containers
+    line = display.axes_[1].patches[-1]
+    np.testing.assert_allclose([bar.get_width() for bar in up], shares[shares >= plain])
+    np.testing.assert_allclose([bar.get_width() for bar in down], shares[shares < plain])
+    np.testing.assert_allclose(line.get_data().values, plain)
+    with pytest.raises(ValueError, match="13 columns"):
+        MetricMatrixDisplay.from_estimator(model, X[:, :5])
 
 
 def test_matrix_that_was_learned_elsewhere(model):
@@ -127,7 +150,7 @@ def test_high_dimension_draws_the_spectrum_alone():
     model = GMMLTransformer(random_state=0).fit(X, np.arange(20) % 2)
     display = MetricMatrixDisplay.from_estimator(model)
     assert len(display.axes_) == 1
-    assert "in the other 481 dimensions" in display.axes_[0].get_legend().get_texts()[1].get_text()
+    assert "481 other dimensions" in display.axes_[0].get_legend().get_texts()[1].get_text()
 
 
 def test_ranking_draws_both_rankings_and_their_difference():
