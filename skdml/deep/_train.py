@@ -18,6 +18,7 @@ from skorch.dataset import unpack_data
 from torch import nn
 from torch.nn import functional
 
+from ..metrics import recall_at_k
 from ..utils._torch import LastGood, NotFinite, has_finite_weights, mixed_precision
 from ._samples import Rows, choose_rows
 from .losses._wasserstein import TRANSPORT
@@ -27,8 +28,8 @@ from .modules import Unchanged, check_embeddings, freeze_parts
 # large.
 _CHUNK, _CHUNK_BYTES = 512, 2**26
 _PAD = 64
-# Embeddings have fallen into one point where classes have a mean cosine above this, by some samples.
-_COLLAPSED, _N_LOOKED_AT = 0.95, 100
+# Embeddings are nearly one point where their mean cosine is above this, by samples of some classes.
+_COLLAPSED, _MOST_LOOKED_AT, _MOST_CLASSES = 0.95, 200, 50
 
 
 class Interrupted(BaseException):
@@ -239,20 +240,30 @@ def embed(module: Any, X: torch.Tensor | Rows, device: str = "cpu") -> NDArray:
 
 
 def warn_of_collapse(config: Any, samples: Any, codes: NDArray, net: Any, release: Any) -> None:
-    """Warn where a network maps samples of all classes to nearly the same point."""
+    """Warn where a network maps all samples to nearly one point, and neighbours are no better."""
     if config.is_adapter or config.loss in TRANSPORT or isinstance(net.module_, Unchanged):
         return
-    some = np.arange(0, len(codes), -(-len(codes) // _N_LOOKED_AT))
-    embeddings = embed(
-        net.module_, choose_rows(samples, torch.from_numpy(some), release), net.device
+    classes = np.flatnonzero(np.bincount(codes) > 1)
+    classes = classes[:: -(-len(classes) // _MOST_CLASSES) or 1]
+    each = _MOST_LOOKED_AT // max(1, len(classes))
+    some = np.concatenate([np.flatnonzero(codes == code)[:each] for code in classes] or [[]])
+    rows = choose_rows(samples, torch.from_numpy(some.astype(int)), release)
+    if len(some) == 0 or not rows[:1].is_floating_point():
+        return
+    embeddings = embed(net.module_, rows, net.device)
+    cosine = float(np.square(embeddings.mean(axis=0)).sum())
+    if cosine < _COLLAPSED:
+        return
+    after, before = (
+        recall_at_k(found.reshape(len(some), -1), codes[some], k=1)
+        for found in (embeddings, rows[:].numpy())
     )
-    codes = codes[some]
-    centres = [embeddings[codes == code].mean(axis=0) for code in np.unique(codes)]
-    cosine = float(np.square(np.mean(centres, axis=0)).sum())
-    if cosine > _COLLAPSED:
+    if after <= before:
         warnings.warn(
-            f"training with loss={config.loss!r} has collapsed: all samples have nearly the same embedding "
-            f"(mean cosine {cosine:.3f}). Try another loss or miner, a smaller lr, or more epochs.",
+            f"training with loss={config.loss!r} has collapsed: all samples have nearly the same "
+            f"embedding (mean cosine {cosine:.3f}), and neighbours are no better than without it "
+            f"(recall@1 {after:.2f} and {before:.2f}). Try another loss or miner, a smaller lr, or "
+            "more epochs.",
             UserWarning,
             stacklevel=4,
         )

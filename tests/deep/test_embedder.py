@@ -519,4 +519,5 @@ def test_a_loss_that_collapses_is_told(digits):
 class Together(nn.Linear):
     def __init__(self, n_features, n_components):
         super().__init__(n_features, n_components)
-        nn.init.constant_(self.bias, 100.0)
+        nn.init.zeros_(self.weight)
+        nn.init.ones_(self.bias)
