@@ -461,7 +461,7 @@ def build_net(
     loss, net_class = _build_loss(config), MetricNet
     if ranks is not None:
         from .distributed._comm import GatheredLoss
-        from .distributed._worker import RankNet
+        from .distributed._rank_net import RankNet
 
         loss = GatheredLoss(loss, ranks, config.distributed, config.seed)
         net_class = RankNet

@@ -54,6 +54,7 @@ class Harm(Callback):
         elif self.how == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
         elif self.how == "kill worker":
+            time.sleep(3)  # the checkpoint of epoch 1 is on its way
             host = psutil.Process(os.getppid())
             host.parent().kill()
             time.sleep(60)
@@ -259,6 +260,7 @@ def test_a_dask_worker_that_dies_costs_time_only(cluster_client, digits, whole, 
     ):
         model.fit(*digits[:2])
     assert_same_fit(model, whole)
+    assert (tmp_path / "epochs").read_text().split() == ["1", "2", "2"]
     assert listeners.addresses == {"127.0.0.1"}
     cluster_client.wait_for_workers(2, timeout=60)
     assert ranks_of(cluster_client) == 0
