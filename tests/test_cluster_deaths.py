@@ -70,14 +70,18 @@ def test_a_worker_that_dies_while_its_critics_start(cluster_client, monkeypatch)
 def test_a_worker_that_dies_before_its_rank_is_waited_for(cluster_client):
     pytest.importorskip("torch")
     from skdml.deep import Distributed
-    from skdml.deep.distributed._dask import DaskRanks
+    from skdml.deep.distributed._hosts import Hosts
 
     X, y = load_iris(return_X_y=True)
     processes = list(cluster_client.run(os.getpid).values())
     os.kill(processes[0], signal.SIGKILL)
     while len(cluster_client.scheduler_info(n_workers=-1)["workers"]) == 2:
         time.sleep(0.01)
-    DaskRanks(cluster_client, (b"", X, y), Distributed(2)).close()
+    hosts = Hosts(cluster_client, (b"", X, y), Distributed(2))
+    try:
+        assert hosts.start() == 0
+    finally:
+        hosts.close()
 
 
 def test_dask_arrays_are_computed_in_spite_of_a_death(cluster_client):

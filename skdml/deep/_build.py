@@ -461,7 +461,7 @@ def build_net(
     loss, net_class = _build_loss(config), MetricNet
     if ranks is not None:
         from .distributed._comm import GatheredLoss
-        from .distributed._worker import RankNet
+        from .distributed._rank_net import RankNet
 
         loss = GatheredLoss(loss, ranks, config.distributed, config.seed)
         net_class = RankNet
@@ -512,8 +512,9 @@ def _build_callbacks(config, watch, n_batches, is_first):
         callbacks.append(("lr_schedule", schedule))
     callbacks += given
     if config.early_stopping:
+        # Without samples to score, the net is that of a fit on ranks: filled, not trained.
         stopping = skorch_callbacks.EarlyStopping(
-            watch.held_out.name,
+            watch.held_out.name if watch.held_out else "valid_loss",
             patience=_PATIENCE,
             lower_is_better=False,
             load_best=True,

@@ -124,6 +124,14 @@ def open_private(path: Path) -> Iterator[BinaryIO]:
         raise full_disk(path.parent) from error
 
 
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file under another name first: who finds it finds all of it."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with open_private(draft) as file:
+        file.write(content)
+    os.replace(draft, path)
+
+
 def full_disk(folder: Path) -> OSError:
     """Return the error of a full disk."""
     return OSError(

@@ -88,6 +88,7 @@ def fitted(digits, tmp_path_factory):
     model = quick(
         sync="hybrid",
         validation_fraction=0.2,
+        early_stopping=True,
         callbacks=[Note(folder), Checkpoint(monitor=None, dirname=folder)],
     )
     pipeline = make_pipeline(model, KNeighborsClassifier(3)).fit(*digits[:2])

@@ -18,7 +18,8 @@ psutil = pytest.importorskip("psutil")
 
 from skorch.callbacks import Callback  # noqa: E402
 
-from skdml.deep.distributed._supervise import RankError  # noqa: E402
+from skdml.deep import Distributed  # noqa: E402
+from skdml.deep.distributed._hosts import Hosts, News, RankError  # noqa: E402
 from tests.deep import rank_toys as toys  # noqa: E402
 from tests.sockets import Listeners  # noqa: E402
 
@@ -54,6 +55,7 @@ class Harm(Callback):
         elif self.how == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
         elif self.how == "kill worker":
+            time.sleep(3)  # the checkpoint of epoch 1 is on its way
             host = psutil.Process(os.getppid())
             host.parent().kill()
             time.sleep(60)
@@ -214,6 +216,32 @@ def test_a_rank_that_hangs_once_costs_time_only(digits, tmp_path):
 # On a cluster
 
 
+class Workers:
+    """Answers of two dask workers, by the epochs of their new checkpoints."""
+
+    def __init__(self, *epochs):
+        self.answers = [News(checkpoints=[(e, f"{e}".encode()) for e in own]) for own in epochs]
+
+    def ask(self, *question):
+        return self.answers
+
+    def __exit__(self, *exc_info):
+        pass
+
+
+def test_the_last_checkpoints_of_workers_are_copied():
+    hosts = Hosts(None, (), Distributed(2))
+    try:
+        for epochs, last in (([1], []), 0), (([2], [1]), 1), (([3, 4], [2, 3]), 3), (([8], [4]), 0):
+            hosts._actors = Workers(*epochs)
+            hosts.news()
+            assert hosts._checkpoints.last(2) == last
+        assert hosts._checkpoints.read(1, 4) == b"4"
+        assert hosts._checkpoints.epochs(1) == {3, 4}
+    finally:
+        hosts.close()
+
+
 def ranks_of(client):
     """Count the processes of ranks under the workers of a cluster."""
     return sum(
@@ -259,6 +287,7 @@ def test_a_dask_worker_that_dies_costs_time_only(cluster_client, digits, whole, 
     ):
         model.fit(*digits[:2])
     assert_same_fit(model, whole)
+    assert (tmp_path / "epochs").read_text().split() == ["1", "2", "2"]
     assert listeners.addresses == {"127.0.0.1"}
     cluster_client.wait_for_workers(2, timeout=60)
     assert ranks_of(cluster_client) == 0
