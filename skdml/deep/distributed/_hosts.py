@@ -281,8 +281,9 @@ class Hosts:
         return first_epoch
 
     def _find_workers(self, size):
-        patience = max(self._options.timeout, PATIENCE)
-        is_first, found = not self._workers, find_workers(self._client, size, patience)
+        is_first = not self._workers
+        patience = PATIENCE if is_first else max(self._options.timeout, PATIENCE)
+        found = find_workers(self._client, size, patience)
         if len(found) < size:
             raise (ValueError if is_first else RankError)(
                 f"n_workers={size} needs as many workers of the dask cluster, one for each rank, "
