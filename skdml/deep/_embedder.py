@@ -39,7 +39,7 @@ from ._build import (
 )
 from ._data import check_coreset
 from ._samples import ReadSamples, SamplesMixin, choose_rows, store_samples
-from ._train import embed, read_history, train, warn_of_collapse
+from ._train import embed, read_history, train, warn_of_failure
 from ._tuples import check_tuples
 from .distributed import Distributed, choose_options
 from .losses._wasserstein import TRANSPORT
@@ -400,7 +400,7 @@ class DeepMetricEmbedder(
                 train_on_all(config, samples, codes, net, page_release(X))
             self.__dict__.update(_attributes(config, samples, net))
             if is_classes:
-                warn_of_collapse(config, samples, codes, net, page_release(X))
+                warn_of_failure(config, samples, codes, net, page_release(X))
         return self
 
     def _check_classes(self, X, y, sample_weight):

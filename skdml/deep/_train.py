@@ -28,8 +28,9 @@ from .modules import Unchanged, check_embeddings, freeze_parts
 # large.
 _CHUNK, _CHUNK_BYTES = 512, 2**26
 _PAD = 64
-# Embeddings are nearly one point where their mean cosine is above this, by samples of some classes.
-_COLLAPSED, _MOST_LOOKED_AT, _MOST_CLASSES = 0.95, 200, 50
+# A training has failed where recall@1 falls by so much, or at all to nearly one point, which has a
+# mean cosine above this; by samples of some classes.
+_WORSE, _COLLAPSED, _MOST_LOOKED_AT, _MOST_CLASSES = 0.1, 0.95, 200, 50
 
 
 class Interrupted(BaseException):
@@ -239,8 +240,8 @@ def embed(module: Any, X: torch.Tensor | Rows, device: str = "cpu") -> NDArray:
     return np.concatenate(parts)
 
 
-def warn_of_collapse(config: Any, samples: Any, codes: NDArray, net: Any, release: Any) -> None:
-    """Warn where a network maps all samples to nearly one point, and neighbours are no better."""
+def warn_of_failure(config: Any, samples: Any, codes: NDArray, net: Any, release: Any) -> None:
+    """Warn where neighbours are worse than without the network, as when a loss collapses."""
     if config.is_adapter or config.loss in TRANSPORT or isinstance(net.module_, Unchanged):
         return
     classes = np.flatnonzero(np.bincount(codes) > 1)
@@ -251,19 +252,17 @@ def warn_of_collapse(config: Any, samples: Any, codes: NDArray, net: Any, releas
     if len(some) == 0 or not rows[:1].is_floating_point():
         return
     embeddings = embed(net.module_, rows, net.device)
-    cosine = float(np.square(embeddings.mean(axis=0)).sum())
-    if cosine < _COLLAPSED:
-        return
     after, before = (
         recall_at_k(found.reshape(len(some), -1), codes[some], k=1)
         for found in (embeddings, rows[:].numpy())
     )
-    if after <= before:
+    cosine = float(np.square(embeddings.mean(axis=0)).sum())
+    if after <= before - (_WORSE if cosine < _COLLAPSED else 0):
         warnings.warn(
-            f"training with loss={config.loss!r} has collapsed: all samples have nearly the same "
-            f"embedding (mean cosine {cosine:.3f}), and neighbours are no better than without it "
-            f"(recall@1 {after:.2f} and {before:.2f}). Try another loss or miner, a smaller lr, or "
-            "more epochs.",
+            f"training with loss={config.loss!r} has failed: nearest neighbours among the training "
+            f"samples are worse than without it (recall@1 {after:.2f} and {before:.2f}, mean "
+            f"cosine of embeddings {cosine:.3f}). Try another loss or miner, a smaller lr, or more "
+            "epochs.",
             UserWarning,
             stacklevel=4,
         )
