@@ -203,9 +203,8 @@ def test_the_same_seed_gives_the_same_weights(digits):
 def test_errors_of_a_rank_come_up_as_they_are(digits, monkeypatch):
     mark = toys.new_mark(monkeypatch)
     with pytest.raises(ValueError, match=r"needs a module with a part `head`.*sync='allreduce'"):
-        DeepMetricEmbedder(Affine, n_workers=2).fit(*digits[:2])
-    options = Distributed(2, sync="allreduce")
-    model = DeepMetricEmbedder(Affine, max_epochs=1, distributed=options, random_state=0)
+        DeepMetricEmbedder(Affine, distributed=Distributed(2, sync="hybrid")).fit(*digits[:2])
+    model = DeepMetricEmbedder(Affine, max_epochs=1, n_workers=2, random_state=0)
     assert model.fit(*digits[:2]).transform(digits[2]).shape == (400, 7)
     assert model.consensus_[0] == 0
     with pytest.raises(ZeroDivisionError) as caught:
