@@ -245,11 +245,13 @@ def warn_of_failure(config: Any, samples: Any, codes: NDArray, net: Any, release
     if config.is_adapter or config.loss in TRANSPORT or isinstance(net.module_, Unchanged):
         return
     classes = np.flatnonzero(np.bincount(codes) > 1)
-    classes = classes[:: -(-len(classes) // _MOST_CLASSES) or 1]
-    each = _MOST_LOOKED_AT // max(1, len(classes))
-    some = np.concatenate([np.flatnonzero(codes == code)[:each] for code in classes] or [[]])
-    rows = choose_rows(samples, torch.from_numpy(some.astype(int)), release)
-    if len(some) == 0 or not rows[:1].is_floating_point():
+    if len(classes) == 0:
+        return
+    classes = classes[:: -(-len(classes) // _MOST_CLASSES)]
+    each = _MOST_LOOKED_AT // len(classes)
+    some = np.concatenate([np.flatnonzero(codes == code)[:each] for code in classes])
+    rows = choose_rows(samples, torch.from_numpy(some), release)
+    if not rows[:1].is_floating_point():
         return
     embeddings = embed(net.module_, rows, net.device)
     after, before = (

@@ -137,6 +137,10 @@ def _call_method(block, model, name):
     return getattr(model, name)(block)
 
 
+def _has_dask_backend():
+    return type(get_active_backend()[0]).__name__ == "DaskDistributedBackend"
+
+
 def find_client(client: Any = None, *data: Any) -> Any:
     """Find the dask client that work should go to, or None for this machine.
 
@@ -161,9 +165,8 @@ def find_client(client: Any = None, *data: Any) -> Any:
         return client
     if _inside_dask_task():
         return None
-    backend, _ = get_active_backend()
-    if type(backend).__name__ == "DaskDistributedBackend":
-        return backend.client
+    if _has_dask_backend():
+        return get_active_backend()[0].client
     if any(is_dask_array(X) for X in data):
         distributed = optional_import("distributed", "A dask array as input")
         with contextlib.suppress(ValueError):  # no client: computed in this process
@@ -279,6 +282,10 @@ class LocalShards(_Shards):
         self._n_jobs = n_jobs
 
     def _results(self, func, args, each, to_sum=False):
+        if _has_dask_backend():  # joblib would send the blocks to the cluster
+            with joblib.parallel_config(backend="threading"):
+                yield from self._results(func, args, each, to_sum)
+            return
         calls = [(block, *own, *args) for block, own in zip(self._blocks, each, strict=True)]
         n_workers = min(joblib.effective_n_jobs(self._n_jobs), len(calls))
         if n_workers <= 1:
