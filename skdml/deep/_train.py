@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from ..metrics import recall_at_k
 from ..utils._torch import LastGood, NotFinite, has_finite_weights, mixed_precision
-from ._samples import Rows, choose_rows
+from ._samples import ReadSamples, Rows, choose_rows
 from .losses._wasserstein import TRANSPORT
 from .modules import Unchanged, check_embeddings, freeze_parts
 
@@ -30,7 +30,7 @@ _CHUNK, _CHUNK_BYTES = 512, 2**26
 _PAD = 64
 # A training has failed where recall@1 falls by so much, or at all to nearly one point, which has a
 # mean cosine above this; by samples of some classes.
-_WORSE, _COLLAPSED, _MOST_LOOKED_AT, _MOST_CLASSES = 0.1, 0.95, 200, 50
+_WORSE, _COLLAPSED, _MOST_LOOKED_AT, _MOST_CLASSES = 0.05, 0.95, 1000, 50
 
 
 class Interrupted(BaseException):
@@ -242,7 +242,8 @@ def embed(module: Any, X: torch.Tensor | Rows, device: str = "cpu") -> NDArray:
 
 def warn_of_failure(config: Any, samples: Any, codes: NDArray, net: Any, release: Any) -> None:
     """Warn where neighbours are worse than without the network, as when a loss collapses."""
-    if config.is_adapter or config.loss in TRANSPORT or isinstance(net.module_, Unchanged):
+    is_other = config.is_adapter or config.loss in TRANSPORT or isinstance(net.module_, Unchanged)
+    if is_other or isinstance(samples, ReadSamples):  # reading takes its time
         return
     classes = np.flatnonzero(np.bincount(codes) > 1)
     if len(classes) == 0:
