@@ -18,7 +18,6 @@ from skorch.dataset import unpack_data
 from torch import nn
 from torch.nn import functional
 
-from ..metrics import recall_at_k
 from ..utils._torch import LastGood, NotFinite, has_finite_weights, mixed_precision
 from ._samples import ReadSamples, Rows, choose_rows
 from .losses._wasserstein import TRANSPORT
@@ -253,11 +252,15 @@ def warn_of_failure(config: Any, samples: Any, codes: NDArray, net: Any, release
     rows = choose_rows(samples, torch.from_numpy(some), release)
     if not rows[:1].is_floating_point():
         return
-    embeddings = embed(net.module_, rows, net.device)
-    after, before = (
-        recall_at_k(found.reshape(len(some), -1), codes[some], k=1)
-        for found in (embeddings, rows[:].numpy())
-    )
+    labels = torch.from_numpy(codes[some])
+
+    def recall(rows):
+        similarity = rows @ rows.T
+        nearest = similarity.fill_diagonal_(-torch.inf).argmax(dim=1)
+        return float((labels[nearest] == labels).float().mean())
+
+    before = recall(functional.normalize(rows[:].flatten(1), dim=1))
+    after = recall(torch.from_numpy(embed(net.module_, rows, net.device)))
     if after < before - _WORSE:
         warnings.warn(
             f"training with loss={config.loss!r} has failed: nearest neighbours among the training "

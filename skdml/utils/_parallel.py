@@ -57,7 +57,7 @@ def limit_threads(n_threads: int | None = 1) -> Iterator[None]:
     # torch first: what it counts is OpenMP's limit, which the second changes.
     with (
         contextlib.nullcontext() if torch is None else _limit_torch(torch, n_threads),
-        _controller().limit(limits=n_threads),
+        _controller(len(sys.modules)).limit(limits=n_threads),
     ):
         yield
 
@@ -88,9 +88,8 @@ def _limit_torch(torch, n_threads):
 
 
 @functools.lru_cache(maxsize=1)
-def _controller():
-    # Looking for the loaded libraries takes milliseconds, so it is done once; numpy and scipy
-    # have loaded theirs by now.
+def _controller(n_modules):
+    # Looking for the loaded libraries takes milliseconds, so it is done where modules are new.
     import scipy.linalg  # noqa: F401
 
     return ThreadpoolController()
