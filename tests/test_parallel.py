@@ -134,7 +134,7 @@ def test_limit_threads_puts_back_those_of_torch(monkeypatch):
     torch = pytest.importorskip("torch")
     # As where torch came after the libraries were looked for: its OpenMP is not among them.
     known = ThreadpoolController().select(user_api="blas")
-    monkeypatch.setattr("skdml.utils._parallel._controller", lambda: known)
+    monkeypatch.setattr("skdml.utils._parallel._controller", lambda n_modules: known)
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(3)
