@@ -248,7 +248,7 @@ def warn_of_failure(config: Any, samples: Any, codes: NDArray, net: Any, release
         return
     classes = classes[:: -(-len(classes) // _MOST_CLASSES)]
     each = _MOST_LOOKED_AT // len(classes)
-    some = np.concatenate([np.flatnonzero(codes == code)[:each] for code in classes])
+    some = np.sort(np.concatenate([np.flatnonzero(codes == code)[:each] for code in classes]))
     rows = choose_rows(samples, torch.from_numpy(some), release)
     if not rows[:1].is_floating_point():
         return

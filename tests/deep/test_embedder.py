@@ -508,7 +508,9 @@ def test_samples_beyond_single_precision_are_refused_by_name(fitted, dtype):
 def test_a_training_that_fails_is_told(digits):
     X, y, *_ = digits
     short = {"max_epochs": 1, "random_state": 0}
-    with pytest.warns(UserWarning, match=r"loss='dro-max' has failed.*recall@1"):
+    with pytest.warns(
+        UserWarning, match=r"loss='dro-max' has failed.*recall@1 0\.[0-3]\d and 0\.9\d"
+    ):
         # No step leads away from a start where all samples are one point.
         DeepMetricEmbedder(Together, loss="dro-max", lr=1e-12, **short).fit(X, y)
     with warnings.catch_warnings():
