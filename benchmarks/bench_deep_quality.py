@@ -71,8 +71,9 @@ LOSSES = {
     "dro-topk, binomial": {"loss": "dro-topk", "pair_loss": "binomial"},
     "dro-kl, binomial": {"loss": "dro-kl", "pair_loss": "binomial"},
     "class-anchor, hardest": {"loss": "class-anchor", "negatives": "hardest"},
-    "wtriplet": {},
-    "wcontrastive": {},
+    # 7 columns for each of the 9 points of the default network's map
+    "wtriplet": {"n_components": 63},
+    "wcontrastive": {"n_components": 63},
 }
 # Clouds of hundreds of points, which the vectors of an adapter are not.
 NOT_ON_VECTORS = ("wtriplet", "wcontrastive")
@@ -199,7 +200,8 @@ def plan(part):
 
 def parameters_of_loss(params, batch):
     """Return parameters of the estimator; k is given in batches."""
-    found = {name if name == "loss" else f"loss__{name}": value for name, value in params.items()}
+    own = ("loss", "n_components")
+    found = {name if name in own else f"loss__{name}": value for name, value in params.items()}
     if "k" in params:
         found["loss__k"] = params["k"] * batch
     return found
