@@ -2,7 +2,8 @@
 
 Parts, of which `--parts` names some: "step" is the time of a training step at B = 80 with clouds of
 16 points; "losses" is the table of ten losses on unseen classes, the same network for the same
-number of batches; "queries" searches shifted, cluttered and bent drawings; "selection" is the time
+number of batches, and "power" those of transport with p = 1, the paper's distance, in place of 2;
+"queries" searches shifted, cluttered and bent drawings; "selection" is the time
 and the value of a coreset of clouds; "training" compares a training on a coreset with one on all
 samples and on random ones. Results of trainings are kept as they come: a run that was interrupted
 goes on where it stopped (`--fresh` starts anew).
@@ -27,7 +28,7 @@ from skdml._optional import optional_import
 
 REPEATS = 15
 SEEDS = (0, 1, 2)
-PARTS = ("step", "losses", "queries", "selection", "training")
+PARTS = ("step", "losses", "power", "queries", "selection", "training")
 MEASURES = ("recall@1", "recall@4", "NMI", "F1", "MAP@R")
 BASE, OURS = "triplet", "wtriplet"
 LOSSES = (
@@ -42,6 +43,7 @@ LOSSES = (
     "margin",
     "multi-similarity",
 )
+OF_POWER_ONE = (f"{OURS}, p = 1", "wcontrastive, p = 1")
 # The 3 x 3 places of a map of 28 x 28 pixels, 16 columns each; 240 batches.
 NETWORK = {"module": "convnet", "n_components": 144, "augment": "affine"}
 EPOCHS = 4
@@ -67,12 +69,15 @@ def train_network(data, loss, seed, options):
     from skdml import DeepMetricEmbedder
 
     head = {} if loss.startswith("w") else {"module__head": "points"}  # the same network for all
+    loss, _, power = loss.partition(", p = ")
+    own = {"loss__p": int(power)} if power else {}
     model = DeepMetricEmbedder(
         loss=loss,
         max_epochs=options.pick(full=EPOCHS, quick=1),
         random_state=seed,
         **NETWORK,
         **head,
+        **own,
         **LAYOUTS[data],
     )
     return model.fit(*DATA[data]("train"))
@@ -100,22 +105,24 @@ def score_loss(data, loss, seed, options):
     return found
 
 
-def run_losses(options, cache):
+def run_losses(part, options, cache):
     rows = []
-    losses = options.pick(full=LOSSES, quick=(OURS, BASE))
+    losses = OF_POWER_ONE
+    if part == "losses":
+        losses = options.pick(full=LOSSES, quick=(OURS, BASE))
     for data in options.pick(full=list(DATA), quick=["Omniglot"]):
         for loss in losses:
             results = [
                 cache.compute(["losses", data, loss, seed], score_loss, data, loss, seed, options)
                 for seed in options.pick(full=SEEDS, quick=SEEDS[:1])
             ]
-            rows += rows_of_loss(data, loss, results)
+            rows += rows_of_loss(part, data, loss, results)
     return rows
 
 
-def rows_of_loss(data, loss, results):
+def rows_of_loss(part, data, loss, results):
     """Return the means over seeds, and another row where a search may be Euclidean as well."""
-    common = {"part": "losses", "data": data}
+    common = {"part": part, "data": data}
     means = mean_of(results)
     recalls = [one["recall@1"] for one in results]
     own = {key: means[key] for key in MEASURES}
@@ -215,7 +222,8 @@ def run(options):
     cache = Cache(None if options.quick else "wasserstein-losses", options.extra["fresh"])
     runs = {
         "step": run_step,
-        "losses": run_losses,
+        "losses": functools.partial(run_losses, "losses"),
+        "power": functools.partial(run_losses, "power"),
         "queries": run_queries,
         "selection": run_selection,
         "training": run_training,
@@ -264,7 +272,8 @@ def plot(report, figure):
     figure.set_size_inches(13, 8)
     panels = figure.subplots(2, 2)
     for axes, data in zip(panels[0], DATA, strict=True):
-        own = [row for row in report.rows if row["part"] == "losses" and row["data"] == data]
+        parts = ("losses", "power")
+        own = [row for row in report.rows if row["part"] in parts and row["data"] == data]
         draw_dots(axes, own)
         axes.set_title(f"{data}: recall@1, seeds and their mean", fontsize="medium")
     draw_queries(panels[1, 0], [row for row in report.rows if row["part"] == "queries"])
