@@ -67,11 +67,13 @@ def test_a_worker_that_dies_while_its_critics_start(cluster_client, monkeypatch)
     np.testing.assert_array_equal(model.sample(5, random_state=0), whole)
 
 
-def test_a_worker_that_dies_before_its_rank_is_waited_for(cluster_client):
+def test_a_worker_that_dies_before_its_rank_is_waited_for(cluster_client, monkeypatch):
     pytest.importorskip("torch")
     from skdml.deep import Distributed
+    from skdml.deep.distributed import _hosts
     from skdml.deep.distributed._hosts import Hosts
 
+    monkeypatch.setattr(_hosts, "PATIENCE", 600.0)  # of a machine that has other work
     X, y = load_iris(return_X_y=True)
     processes = list(cluster_client.run(os.getpid).values())
     os.kill(processes[0], signal.SIGKILL)

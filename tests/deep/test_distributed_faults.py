@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import signal
 import socket
 import time
@@ -18,8 +19,9 @@ psutil = pytest.importorskip("psutil")
 
 from skorch.callbacks import Callback  # noqa: E402
 
-from skdml.deep import Distributed  # noqa: E402
-from skdml.deep.distributed._hosts import Hosts, News, RankError  # noqa: E402
+from skdml.deep.distributed._hosts import Copies, RankError  # noqa: E402
+from skdml.deep.distributed._rank_net import Checkpoints  # noqa: E402
+from skdml.utils._cluster import find_workers  # noqa: E402
 from tests.deep import rank_toys as toys  # noqa: E402
 from tests.sockets import Listeners  # noqa: E402
 
@@ -216,30 +218,35 @@ def test_a_rank_that_hangs_once_costs_time_only(digits, tmp_path):
 # On a cluster
 
 
-class Workers:
-    """Answers of two dask workers, by the epochs of their new checkpoints."""
+def test_checkpoints_of_ranks_outlive_a_worker_and_its_folder(tmp_path):
+    pytest.importorskip("distributed")
+    from distributed import Client, LocalCluster, wait
 
-    def __init__(self, *epochs):
-        self.answers = [News(checkpoints=[(e, f"{e}".encode()) for e in own]) for own in epochs]
-
-    def ask(self, *question):
-        return self.answers
-
-    def __exit__(self, *exc_info):
-        pass
-
-
-def test_the_last_checkpoints_of_workers_are_copied():
-    hosts = Hosts(None, (), Distributed(2))
-    try:
-        for epochs, last in (([1], []), 0), (([2], [1]), 1), (([3, 4], [2, 3]), 3), (([8], [4]), 0):
-            hosts._actors = Workers(*epochs)
-            hosts.news()
-            assert hosts._checkpoints.last(2) == last
-        assert hosts._checkpoints.read(1, 4) == b"4"
-        assert hosts._checkpoints.epochs(1) == {3, 4}
-    finally:
-        hosts.close()
+    options = {"threads_per_worker": 1, "processes": False, "dashboard_address": None}
+    with LocalCluster(n_workers=3, **options) as cluster, Client(cluster) as client:
+        workers = find_workers(client, 3)
+        folders = [tmp_path / "0", tmp_path / "1"]
+        again = [tmp_path / "2", tmp_path / "3"]
+        for folder in (*folders, *again):
+            folder.mkdir()
+        copies = Copies(client, 2)
+        for epochs, last in (([1], []), 0), (([2], [1]), 1), (([3, 4], [2, 3]), 3):
+            for rank, (folder, own) in enumerate(zip(folders, epochs, strict=True)):
+                for epoch in own:
+                    Checkpoints(folder).write(rank, epoch, f"{rank} in {epoch}".encode())
+                copies.take(rank, own, str(folder), workers[:2])
+            wait([copy for own in copies._found for both in own.values() for copy in both])
+            assert copies.last() == last
+        for folder in folders:
+            shutil.rmtree(folder)
+        lost = next(one for one in cluster.workers.values() if one.address == workers[0])
+        client.sync(lost.close)
+        assert copies.last() == 3
+        assert copies.give(3, list(map(str, again)), workers[1:]) == []
+        found = [Checkpoints(folder).read(rank, 3) for rank, folder in enumerate(again)]
+        assert found == [b"0 in 3", b"1 in 3"]
+        assert [sorted(own) for own in copies._found] == [[3], [2, 3]]  # 4 comes again
+        assert copies.give(2, list(map(str, again)), workers[1:]) == [0]
 
 
 def ranks_of(client):

@@ -56,14 +56,17 @@ class Failure:
 
 @dataclass
 class News:
-    """What is known of ranks: how some failed, how far they are, and what rank 0 has left."""
+    """What is known of ranks: how some failed, how far they are, and what rank 0 has left.
+
+    Of a rank on a dask worker also the epochs that have a checkpoint there.
+    """
 
     failures: list[Failure] = field(default_factory=list)
     is_done: bool = False
     beats: dict[int, int] = field(default_factory=dict)
     epochs: list[dict[str, float]] = field(default_factory=list)
     result: bytes | None = None
-    checkpoints: list[tuple[int, bytes]] = field(default_factory=list)
+    checkpoints: list[int] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -184,26 +187,95 @@ class WorkerHost(Host):
     with it, and one that hangs could not be ended.
     """
 
-    def __init__(self, data: Any, rank: int, state: bytes | None, size: int, epoch: int) -> None:
+    def __init__(self, data: Any, rank: int, size: int, first_epoch: int) -> None:
         from distributed import get_worker
 
         worker = get_worker()
         address = urlsplit(worker.address).hostname or worker.address
         there = None, worker.local_directory, address, worker.state.nthreads
-        super().__init__(data, [rank], size, epoch, *there)
-        self._sent = epoch
-        if state is not None:
-            self._checkpoints.write(rank, epoch, state)
+        super().__init__(data, [rank], size, first_epoch, *there)
+
+    def folder(self) -> str:
+        """Return the folder of the checkpoints."""
+        return str(self._folder)
 
     def news(self, stop: bool) -> News:
-        """Return what is known, with new checkpoints."""
-        news, rank = super().news(stop), self.ranks[0]
-        for epoch in sorted(self._checkpoints.epochs(rank)):
-            state = self._checkpoints.read(rank, epoch) if epoch > self._sent else None
-            if state is not None:
-                self._sent = epoch
-                news.checkpoints.append((epoch, state))
+        """Return what is known, with the epochs of checkpoints."""
+        news = super().news(stop)
+        news.checkpoints = sorted(self._checkpoints.epochs(self.ranks[0]))
         return news
+
+
+class Copies:
+    """Checkpoints of ranks in the memory of their dask workers, each also in that of another.
+
+    They go from worker to worker. As tasks of the cluster they outlive the ranks, and a worker that
+    is lost takes one of two copies with it.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        The cluster.
+    size : int
+        The number of ranks.
+    """
+
+    def __init__(self, client: Any, size: int) -> None:
+        self._client = client
+        self._found: list[dict[int, list[Any]]] = [{} for _ in range(size)]
+
+    def _submit(self, worker, function, *args):
+        return self._client.submit(function, *args, workers=[worker], pure=False, priority=10)
+
+    def take(self, rank: int, epochs: Sequence[int], folder: str, workers: Sequence[str]) -> None:
+        """Copy new checkpoints of a rank, and forget all but the last two."""
+        found = self._found[rank]
+        for epoch in sorted(epochs):
+            if epoch > max(found, default=0):
+                own = self._submit(workers[rank], _read_checkpoint, folder, rank, epoch)
+                other = workers[(rank + 1) % len(workers)]
+                found[epoch] = [own, self._submit(other, _as_it_is, own)]
+        for epoch in sorted(found)[:-2]:
+            del found[epoch]
+
+    def _of(self, rank, epoch):
+        both = self._found[rank].get(epoch, [])
+        return next((copy for copy in both if copy.status == "finished"), None)
+
+    def last(self) -> int:
+        """Return the last epoch of which there is a checkpoint of every rank, 0 if none."""
+        held = [{e for e in own if self._of(rank, e)} for rank, own in enumerate(self._found)]
+        return max(set.intersection(*held), default=0)
+
+    def give(self, epoch: int, folders: Sequence[str], workers: Sequence[str]) -> list[int]:
+        """Put checkpoints into the folders of ranks; return those that cannot be reached."""
+        from distributed import wait
+
+        self._found = [{e: own[e] for e in own if e <= epoch} for own in self._found]
+        if not epoch:
+            return []
+        writes = [
+            self._submit(worker, _write_checkpoint, self._of(rank, epoch), folder, rank, epoch)
+            for rank, (folder, worker) in enumerate(zip(folders, workers, strict=True))
+        ]
+        with contextlib.suppress(TimeoutError):  # of a worker that is lost a task never ends
+            wait(writes, timeout=PATIENCE)
+        return [rank for rank, write in enumerate(writes) if write.status != "finished"]
+
+
+def _read_checkpoint(folder, rank, epoch):
+    state = Checkpoints(folder).read(rank, epoch)
+    if state is None:
+        raise FileNotFoundError(f"rank {rank} has removed its checkpoint of epoch {epoch}")
+    return state
+
+
+def _as_it_is(state):
+    return state
+
+
+def _write_checkpoint(state, folder, rank, epoch):
+    Checkpoints(folder).write(rank, epoch, state)
 
 
 def how_ended(code: int, folder: Path) -> str:
@@ -253,32 +325,45 @@ class Hosts:
         if not hasattr(os, "fork"):
             raise OSError("n_workers above 1 needs a system that can fork processes.")
         self._client, self._data, self._options = client, data, options
-        # Checkpoints are with the process that fits, whose loss ends a fit anyway. Ranks of this
-        # machine write them here; those of dask workers are copied, as a worker that is lost takes
-        # its folder with it, and a cluster need not have a folder that all share.
+        # Ranks of this machine share a folder for their checkpoints. Those of dask workers need not
+        # have one, and a worker that is lost takes its folder with it.
         self._folder = PrivateFolder()
         self._checkpoints = Checkpoints(self._folder.path)
+        self._copies = None if client is None else Copies(client, options.n_workers)
         self._workers: list[str] = []
+        self._folders: list[str] = []
+        self._lost: list[Failure] = []
         self._actors: Any = None
 
     def start(self) -> int:
         """Start the ranks, again if they run, and return the epoch from which they go on."""
         self._stop()
         size = self._options.n_workers
-        first_epoch = self._checkpoints.last(size)
-        arguments: Any = [(self._data, range(size), size, first_epoch, self._folder.path)]
-        host, where = Host, {}
-        if self._client is not None:
+        if self._copies is None:
+            first_epoch = self._checkpoints.last(size)
+            alone = self._data, range(size), size, first_epoch, self._folder.path
+            self._actors = start_actors(Host, [alone], restart=False).__enter__()
+        else:
             self._find_workers(size)
-            states = [self._checkpoints.read(rank, first_epoch) for rank in range(size)]
-            arguments = [(self._data, *own, size, first_epoch) for own in enumerate(states)]
-            host, where = WorkerHost, {"client": self._client, "workers": self._workers}
-        actors = start_actors(host, arguments, restart=False, **where)
-        self._actors = actors.__enter__()
+            first_epoch = self._copies.last()
+            each = [(self._data, rank, size, first_epoch) for rank in range(size)]
+            where = {"client": self._client, "workers": self._workers}
+            self._actors = start_actors(WorkerHost, each, restart=False, **where).__enter__()
+            self._give_checkpoints(self._copies, first_epoch)
         meeting = self._actors.ask_one(0, "listen", self._options.port)
-        if not isinstance(meeting, ActorLost):
+        if not (self._lost or isinstance(meeting, ActorLost)):
             self._actors.ask("start", *meeting)
         return first_epoch
+
+    def _give_checkpoints(self, copies, epoch):
+        self._folders = self._actors.ask("folder")
+        lost = [rank for rank, at in enumerate(self._folders) if isinstance(at, ActorLost)]
+        if not lost:
+            lost = copies.give(epoch, self._folders, self._workers)
+        self._lost = [self._lost_rank(rank) for rank in lost]
+
+    def _lost_rank(self, rank):
+        return Failure(rank, "killed", f"was lost with its dask worker {self._workers[rank]}")
 
     def _find_workers(self, size):
         is_first = not self._workers
@@ -293,19 +378,20 @@ class Hosts:
 
     def news(self, stop: bool = False) -> News:
         """Return what is known of all ranks; `stop` lets training end with the next epoch."""
+        if self._lost:
+            return News(self._lost)
         merged = News(is_done=True)
         for rank, news in enumerate(self._actors.ask("news", stop)):
             if isinstance(news, ActorLost):
                 find_workers(self._client)  # raises if it was the scheduler
-                lost = f"was lost with its dask worker {self._workers[rank]}"
-                news = News([Failure(rank, "killed", lost)])
+                news = News([self._lost_rank(rank)])
             merged.failures += news.failures
             merged.is_done &= news.is_done
             merged.beats |= news.beats
             merged.epochs += news.epochs
             merged.result = merged.result or news.result
-            for epoch, state in news.checkpoints:
-                self._checkpoints.write(rank, epoch, state)
+            if news.checkpoints and self._copies is not None:
+                self._copies.take(rank, news.checkpoints, self._folders[rank], self._workers)
         return merged
 
     def _stop(self):
