@@ -96,7 +96,7 @@ def run(options):
 
 def plot(report, figure):
     """Draw loss and distance by epoch: figures 5.4 and 5.5 of the thesis."""
-    figure.set_size_inches(10, 4.5)
+    figure.set_size_inches(10, 6)
     panels = figure.subplots(1, 2)
     titles = {"losses": "training loss", "distances": "distance of neighbours' backbones"}
     for axes, (key, title) in zip(panels, titles.items(), strict=True):
@@ -108,5 +108,5 @@ def plot(report, figure):
         axes.set_title(title)
         axes.spines[["top", "right"]].set_visible(False)
     figure.legend(
-        *panels[0].get_legend_handles_labels(), loc="center left", bbox_to_anchor=(1, 0.5)
+        *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize="small"
     )
