@@ -28,6 +28,8 @@ PARTS = ("ranks", "rivals", "layer", "collapse")
 SEEDS = (0, 1, 2)
 EPOCHS = 4
 THESIS, BASE = "class-anchor", "multi-similarity"
+# Where negatives are looked for; "with gradients": also of the rows of other ranks.
+WHERE = {"all": {}, "own": {"gather": False}, "all, with gradients": {"remote_grad": True}}
 SEMI_HARD, HARDEST = NEGATIVES = ("semi-hard", "hardest")
 RIVALS = (
     "triplet",
@@ -53,11 +55,11 @@ def add_arguments(parser):
     parser.add_argument("--fresh", action="store_true", help="forget the results of earlier runs")
 
 
-def fit_ranks(loss, params, n_workers, gather, seed, epochs):
+def fit_ranks(loss, params, n_workers, options, seed, epochs):
     """Return recall@1 after a fit by all-reduce; of one process without any ranks."""
     params = {**SMALL, "loss": loss, **params, "max_epochs": epochs, "random_state": seed}
     if n_workers > 1:
-        params.update(n_workers=n_workers, gather=gather, timeout=300)
+        params.update(n_workers=n_workers, timeout=300, **options)
         found = fit(params)
         return {"recall": found["recall"], "seconds": sum(found["epoch_seconds"])}
     return score(DeepMetricEmbedder(**params).fit(*load("train")))
@@ -133,22 +135,19 @@ def plan(part, options):
     """Return functions and their arguments but for the seed, by the columns of a row."""
     epochs = options.pick(EPOCHS, 1)
     if part == "ranks":
-        settings = [(1, True)] + [(n, gather) for n in (2, 4) for gather in (True, False)]
+        settings = [(1, None)] + [(n, where) for n in (2, 4) for where in WHERE]
         return {
-            (
-                f"{THESIS}, {negatives}",
-                f"{n} ranks, {'all' if gather else 'own'}" if n > 1 else "1",
-            ): (
+            (f"{THESIS}, {negatives}", f"{n} ranks, {where}" if where else "1"): (
                 fit_ranks,
-                (THESIS, {"loss__negatives": negatives}, n, gather),
+                (THESIS, {"loss__negatives": negatives}, n, WHERE.get(where)),
                 epochs,
             )
             for negatives in NEGATIVES
-            for n, gather in settings
+            for n, where in settings
         }
     if part == "rivals":
         return {
-            (loss, f"{n} ranks, all" if n > 1 else "1"): (fit_ranks, (loss, {}, n, True), epochs)
+            (loss, f"{n} ranks, all" if n > 1 else "1"): (fit_ranks, (loss, {}, n, {}), epochs)
             for loss in RIVALS
             for n in (1, 4)
         }
@@ -234,7 +233,7 @@ def run(options):
         notes=[
             f"*ranks* and *rivals*: {EPOCHS} epochs with batches of 4 x 5 for each process, "
             "gradients averaged; *all* looks for negatives in the batches of all ranks, *own* in "
-            "that of the rank. Seconds are those of the epochs, on two cores that four ranks "
+            "that of the rank; *with gradients* also has those of the rows of other ranks. Seconds are those of the epochs, on two cores that four ranks "
             "share.",
             f"*layer*: a network trained on {N_EARLIER} alphabets ({BEFORE}), then on two others, "
             f"{EPOCHS} epochs each, the second with a rate of 0.001; the same test. *collapse*: "

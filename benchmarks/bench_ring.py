@@ -108,5 +108,8 @@ def plot(report, figure):
         axes.set_title(title)
         axes.spines[["top", "right"]].set_visible(False)
     figure.legend(
-        *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize="small"
+        *panels[0].get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=2,
+        fontsize="small",
     )
