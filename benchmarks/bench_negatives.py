@@ -233,8 +233,8 @@ def run(options):
         notes=[
             f"*ranks* and *rivals*: {EPOCHS} epochs with batches of 4 x 5 for each process, "
             "gradients averaged; *all* looks for negatives in the batches of all ranks, *own* in "
-            "that of the rank; *with gradients* also has those of the rows of other ranks. Seconds are those of the epochs, on two cores that four ranks "
-            "share.",
+            "that of the rank; *with gradients* also has those of the rows of other ranks. Seconds "
+            "are those of the epochs, on two cores that four ranks share.",
             f"*layer*: a network trained on {N_EARLIER} alphabets ({BEFORE}), then on two others, "
             f"{EPOCHS} epochs each, the second with a rate of 0.001; the same test. *collapse*: "
             f"one process, some {N_ROWS:,} rows in all whatever the batch, of five rows for each "
