@@ -111,7 +111,9 @@ function cell(row, column) {
   const { kind, low, step, labels } = page.columns[column];
   const code = page.cells[row * page.columns.length + column];
   if (code === MISSING) return null;
-  return kind === "category" ? labels[code] : low + step * code;
+  if (kind === "category") return labels[code];
+  const value = low + step * code;
+  return code && Math.abs(value) <= step / 2 ? 0 : value; // values are rounded to steps
 }
 
 function cellText(row, column) {
