@@ -43,7 +43,8 @@ figcaption, footer {{ color: #555; font-size: .9rem; }}
 <body>
 <h1>skdml: what a learned metric changes</h1>
 <p>Every row fits one estimator on small data and measures it on rows that it has not seen, beside
-strong simple methods on the same rows. More is better. Where a simple method is as good, take that one.</p>
+strong simple methods on the same rows. More is better. Where a simple method is as good, take that
+one.</p>
 <div class="scroll"><table>
 <thead><tr><th>what was learned</th><th>measure</th><th class="number">strongest simple method</th>
 <th class="number">with skdml</th><th>here</th><th class="number">seconds</th></tr></thead>
