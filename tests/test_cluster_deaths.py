@@ -74,6 +74,7 @@ def test_a_worker_that_dies_before_its_rank_is_waited_for(cluster_client):
     from skdml.deep.distributed._hosts import Hosts
 
     X, y = load_iris(return_X_y=True)
+    cluster_client.wait_for_workers(2, timeout=60)  # one may still come back from another test
     processes = list(cluster_client.run(os.getpid).values())
     os.kill(processes[0], KILL)
     while len(cluster_client.scheduler_info(n_workers=-1)["workers"]) == 2:
