@@ -45,7 +45,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.installed-%: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$*]"
+	@echo "Adding what \"$*\" needs to $(VENV), once: a minute or two."
+	$(BIN)/python -m pip install --progress-bar off --disable-pip-version-check -c constraints.txt -e ".[$*]"
 	@touch $@
 
 demo: install
@@ -87,16 +88,18 @@ test-oldest: .venv-oldest/.installed
 	.venv-oldest/$(SCRIPTS)/python $(PYTEST) tests --ignore=tests/test_benchmarks.py
 
 .venv-oldest/.installed: pyproject.toml
+	@echo "Setting up .venv-oldest, once: some minutes."
 	@test -x .venv-oldest/$(SCRIPTS)/python || $(PYTHON) -m venv .venv-oldest
-	.venv-oldest/$(SCRIPTS)/python -m pip install --quiet --disable-pip-version-check \
+	.venv-oldest/$(SCRIPTS)/python -m pip install --progress-bar off --disable-pip-version-check \
 	    numpy==1.26.4 scipy==1.12.0 scikit-learn==1.6.1 joblib==1.4.2 threadpoolctl==3.1.0 \
 	    tqdm==4.60.0 pytest pytest-xdist pytest-timeout -e .
 	@touch $@
 
 # All of it on the newest releases, without constraints.txt; torch brings gigabytes of CUDA packages.
 test-newest:
+	@echo "Setting up .venv-newest, or bringing it up to date: some minutes."
 	@test -x .venv-newest/$(SCRIPTS)/python || $(PYTHON_NEWEST) -m venv .venv-newest
-	.venv-newest/$(SCRIPTS)/python -m pip install --quiet --disable-pip-version-check \
+	.venv-newest/$(SCRIPTS)/python -m pip install --progress-bar off --disable-pip-version-check \
 	    --upgrade --upgrade-strategy eager -e ".[all,test]"
 	.venv-newest/$(SCRIPTS)/python $(PYTEST)
 

@@ -75,6 +75,7 @@ sphinx_gallery_conf = {
     "doc_module": ("skdml",),
     "within_subsection_order": "gallery_order.place",
     "download_all_examples": False,
+    "remove_config_comments": True,
     "show_signature": False,
     "write_computation_times": False,
 }

@@ -1,7 +1,6 @@
 """Actors: answers in order, checkpoints, and what happens when some are lost."""
 
 import os
-import signal
 import warnings
 
 import numpy as np
@@ -9,6 +8,7 @@ import pytest
 
 from skdml._actors import ActorLost, Actors, DaskActors, ProcessActors, start_actors
 from skdml.utils._parallel import nbytes
+from tests.systems import KILL
 
 
 class Counting:
@@ -34,7 +34,7 @@ class Counting:
         return os.getpid()
 
     def die(self):
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), KILL)
 
 
 class Fragile(Actors):
@@ -113,7 +113,7 @@ def test_processes_answer_fail_and_come_back():
         actors.save()
         processes = actors.ask("process")
         assert processes[0] == processes[2] != processes[1]
-        os.kill(processes[1], signal.SIGKILL)
+        os.kill(processes[1], KILL)
         with pytest.warns(RuntimeWarning, match="counters 1 were lost, with their process"):
             assert actors.ask_one(1, "start", 6).tolist() == [1, 5, 6]
     with start_actors(Counting, arguments, n_jobs=2, restart=False) as actors:
@@ -132,7 +132,7 @@ def test_dask_actors_stay_at_their_workers(cluster_client):
     with start_actors(Counting, [(0,), (1,)], workers=workers, **options) as actors:
         assert isinstance(actors, DaskActors)
         assert actors.ask("process") == [processes[worker] for worker in workers]
-        os.kill(processes[workers[0]], signal.SIGKILL)
+        os.kill(processes[workers[0]], KILL)
         lost, alive = actors.ask("start", 3)
         assert isinstance(lost, ActorLost)
         assert alive.tolist() == [1, 3]

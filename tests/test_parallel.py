@@ -1,6 +1,5 @@
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -13,6 +12,7 @@ import scipy.linalg  # noqa: F401 - its BLAS is limited too
 from threadpoolctl import ThreadpoolController, threadpool_info
 
 from skdml.utils._parallel import find_client, is_dask_array, limit_threads, make_shards
+from tests.systems import KILL
 
 BLOCKS = [np.full((3, 2), float(i)) for i in range(5)]
 
@@ -238,7 +238,7 @@ def test_a_killed_worker_costs_time_not_the_result(reduce):
         make_shards(blocks, client=client) as shards,
     ):
         victim = next(iter(client.run(os.getpid).values()))
-        killer = threading.Timer(0.5, os.kill, (victim, signal.SIGKILL))
+        killer = threading.Timer(0.5, os.kill, (victim, KILL))
         killer.start()
         result = getattr(shards, reduce)(slow_sum, 0.4)
         killer.join()

@@ -17,6 +17,7 @@ from skdml import AsymmetricMetricClassifier, NeighborhoodGerrymandering
 from skdml.asymmetric._asymmetric_solver import Problem, check_costs, compare
 from skdml.asymmetric._maps import LinearMaps
 from skdml.utils._supervision import draw_weighted, places_of_rows, weighted_rows
+from tests.systems import needs_fork
 
 pytest.importorskip("torch")
 
@@ -265,6 +266,7 @@ def test_draws_are_in_proportion():
     np.testing.assert_allclose(counts / 8000, weights / 5, atol=0.02)
 
 
+@needs_fork
 def test_ranks_draw_by_weights(data):
     X, y = data
     weights = np.where(np.arange(len(X)) % 2, 0.01, 1.0)

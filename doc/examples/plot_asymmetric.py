@@ -77,6 +77,7 @@ plt.show()
 
 from skdml.plot import EmbeddingDisplay
 
+# sphinx_gallery_thumbnail_number = 3
 EmbeddingDisplay.from_estimator(
     models["two maps"], queries_test, y_test, gallery=X_train, gallery_labels=y_train
 )

@@ -97,5 +97,6 @@ plt.show()
 # ------------------------------------
 # On the left along their own two main axes, on the right along those of the learned metric.
 
+# sphinx_gallery_thumbnail_number = 2
 EmbeddingDisplay.from_estimator(model, X_test, y[test])
 plt.show()

@@ -74,6 +74,7 @@ plt.show()
 
 figure, panels = plt.subplots(1, 2, figsize=(7.4, 4), layout="constrained")
 figure.get_layout_engine().set(wspace=0.08)
+# sphinx_gallery_thumbnail_number = 3
 RetrievalDisplay.from_predictions(X_test, y_test, X_test, n_queries=6, ax=panels[0])
 RetrievalDisplay.from_estimator(model, X_test, y_test, n_queries=6, ax=panels[1])
 for axes, title in zip(panels, ("by pixels", "by the learned metric"), strict=True):

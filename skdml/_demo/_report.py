@@ -33,12 +33,18 @@ td.number, th.number {{ text-align: right; }} td.number > small {{ color: #555; 
 td.better {{ font-weight: 600; color: #00684a; }} td.simpler {{ font-weight: 600; color: #a84300; }}
 figure {{ margin: 1rem 0; }} img {{ max-width: 100%; height: auto; }}
 figcaption, footer {{ color: #555; font-size: .9rem; }}
+@media (max-width: 40rem) {{
+  table {{ font-size: .85rem; }} th, td {{ padding: .35rem .25rem; }}
+  td:first-child {{ overflow-wrap: anywhere; }}
+  th:nth-child(2), td:nth-child(2), th:nth-child(6), td:nth-child(6) {{ display: none; }}
+}}
 </style>
 </head>
 <body>
 <h1>skdml: what a learned metric changes</h1>
 <p>Every row fits one estimator on small data and measures it on rows that it has not seen, beside
-strong simple methods on the same rows. Where one of them is as good, take that one.</p>
+strong simple methods on the same rows. More is better. Where a simple method is as good, take that
+one.</p>
 <div class="scroll"><table>
 <thead><tr><th>what was learned</th><th>measure</th><th class="number">strongest simple method</th>
 <th class="number">with skdml</th><th>here</th><th class="number">seconds</th></tr></thead>

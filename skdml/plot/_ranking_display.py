@@ -176,7 +176,7 @@ class RankingDisplay(Panels):
         bars.bar(np.arange(len(difference)), difference, width=1.0, color=colors)
         bars.axhline(0, color="black", lw=0.8)
         bars.set(xlabel="query", ylabel=f"difference in {measure}")
-        bars.set_title(f"{self.names[0]} better in {better}, worse in {worse}", fontsize=10)
+        bars.set_title(f"{self.names[0]}:\nbetter in {better}, worse in {worse}", fontsize=10)
         bars.xaxis.get_major_locator().set_params(integer=True)
         if self.added is not None:
             _draw_added(self.axes_[2], self.added)

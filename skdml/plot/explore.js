@@ -72,6 +72,12 @@ function number(value) {
   return size >= 1e4 ? Math.round(value).toLocaleString("en") : String(+value.toPrecision(4));
 }
 
+// Four digits, with zeros at the end, for columns of distances.
+const distanceText = (value) => (value > 0 && value < 1e4 && value >= 1e-3 ? value.toPrecision(4) : number(value));
+
+// A long name may be broken before a capital letter.
+const breakable = (name) => name.replace(/([a-z])([A-Z])/g, "$1\u200b$2");
+
 const percent = (share) => `${Math.round(100 * share)}%`;
 const isDark = () => matchMedia("(prefers-color-scheme: dark)").matches;
 const swapBlack = (colour) => (colour === "#000000" && isDark() ? "#f2f2f2" : colour);
@@ -105,7 +111,9 @@ function cell(row, column) {
   const { kind, low, step, labels } = page.columns[column];
   const code = page.cells[row * page.columns.length + column];
   if (code === MISSING) return null;
-  return kind === "category" ? labels[code] : low + step * code;
+  if (kind === "category") return labels[code];
+  const value = low + step * code;
+  return code && Math.abs(value) <= step / 2 ? 0 : value; // values are rounded to steps
 }
 
 function cellText(row, column) {
@@ -809,7 +817,7 @@ function neighbourList(view, row) {
     const mark = right === null ? "" : right ? "✓" : "✗";
     const word = right === null ? "" : right ? ", right" : ", wrong";
     const label = [nameOf(other), labelOf(other)].filter(Boolean).join(", ");
-    const distance = [el("span", { class: "roomy" }, "distance "), number(distances[rank])];
+    const distance = [el("span", { class: "roomy" }, "distance "), distanceText(distances[rank])];
     const below = page.texts ? [snippet(other, 70)] : distance;
     const button = el(
       "button",
@@ -818,7 +826,7 @@ function neighbourList(view, row) {
         class: `neighbour ${right === null ? "" : right ? "right" : "wrong"}`,
         "data-row": other,
         "aria-pressed": String(other === state.compared),
-        "aria-label": `${rank + 1}. ${label}${word}, distance ${number(distances[rank])}. ${snippet(other, 80)}`,
+        "aria-label": `${rank + 1}. ${label}${word}, distance ${distanceText(distances[rank])}. ${snippet(other, 80)}`,
         onclick: () => compare(other),
         ondblclick: () => select(other),
         onpointerenter: () => ((state.hovered = other), draw()),
@@ -835,7 +843,7 @@ function neighbourList(view, row) {
   return el(
     "section",
     { "aria-label": `${title} ${count}` },
-    el("h3", {}, title, " ", el("small", {}, count)),
+    el("h3", {}, breakable(title), " ", el("small", {}, count)),
     el("ol", {}, ...items),
   );
 }
@@ -887,7 +895,7 @@ function why(row, other) {
     const values = parts(metric, row, other);
     const total = values.reduce((sum, value) => sum + value, 0);
     const shares = total > 0 ? values.map((value) => value / total) : values.map(() => 0);
-    const caption = `${view.name}: distance ${number(Math.sqrt(Math.max(total, 0)))}, its square by column`;
+    const caption = `${view.name}: distance ${distanceText(Math.sqrt(Math.max(total, 0)))}, its square by column`;
     side.append(bars(shares, columns, percent, caption, both));
     const most = shares.indexOf(Math.max(...shares));
     words.push(`Largest part by ${view.name}: ${columns[most]}, ${percent(shares[most])}.`);
@@ -895,7 +903,7 @@ function why(row, other) {
   side.dataset.words = words.join(" ");
   if (!page.metrics?.[1]) side.append(differences(row, other));
   if (page.mode === "rows" && !page.metrics?.[1]) {
-    side.append(el("p", { class: "hint" }, "Parts by column are shown for linear maps of up to 1,024 columns."));
+    side.append(el("p", { class: "hint" }, "Parts by column are shown for one linear map of up to 1,024 columns."));
   }
   return [title, side];
 }
@@ -1158,9 +1166,9 @@ function rowsSummary() {
       right += countRight(view, row);
       all += page.k;
     }
-    return `${((100 * right) / (all || 1)).toFixed(1)}% by ${view.name}`;
+    return `${((100 * right) / (all || 1)).toFixed(1)}% (${view.name})`;
   });
-  return `${count} Of the ${page.k} nearest rows, ${shares.join(", and ")}, have the class of the row.`;
+  return `${count} Of the ${page.k} nearest neighbours of a row, ${shares.join(" and ")} are of its class.`;
 }
 
 function generatedSummary() {
@@ -1168,8 +1176,8 @@ function generatedSummary() {
   const mean = known.reduce((sum, value) => sum + value, 0) / (known.length || 1);
   const half = page.n / 2;
   return (
-    `${half.toLocaleString("en")} real rows and as many generated ones. Columns are alike by ` +
-    `${mean.toFixed(3)} on average; 1 is equal. Generated rows may be near to real ones: no privacy is promised.`
+    `${half.toLocaleString("en")} real rows and as many generated ones. The mean similarity of a column is ` +
+    `${mean.toFixed(3)}, where 1 is equal. Generated rows may be near to real ones: no privacy is promised.`
   );
 }
 
@@ -1181,7 +1189,7 @@ function showColumns(all = false) {
   const section = $("more");
   section.replaceChildren(
     el("h2", {}, "Columns side by side"),
-    el("p", {}, "The least alike first. Blue is real, orange is generated."),
+    el("p", {}, "The least similar first. Blue is real, orange is generated."),
     el("div", { id: "columns" }, ...shown.map(histogram)),
   );
   if (shown.length < order.length) {
@@ -1211,9 +1219,9 @@ function histogram(column) {
   svg.setAttribute("viewBox", "0 0 200 70");
   svg.setAttribute("role", "img");
   const [real, made] = means.map(({ sum, n: count }) => (count ? number(sum / count) : "none"));
-  const alike = page.similarity[column];
+  const similarity = page.similarity[column];
   const words = kind === "number" ? `mean ${real} and ${made}` : kind === "date" ? "dates" : `${labels.length} values`;
-  svg.setAttribute("aria-label", `${name}: ${words}, alike ${alike?.toFixed(3) ?? "unknown"}`);
+  svg.setAttribute("aria-label", `${name}: ${words}, similarity ${similarity?.toFixed(3) ?? "unknown"}`);
   for (let bin = 0; bin < n; bin++) {
     for (const side of [0, 1]) {
       const bar = document.createElementNS(SVG, "rect");
@@ -1228,7 +1236,7 @@ function histogram(column) {
       svg.append(bar);
     }
   }
-  const text = `${words}; alike ${alike?.toFixed(3) ?? "unknown"}`;
+  const text = `${words}; similarity ${similarity?.toFixed(3) ?? "unknown"}`;
   return el("figure", {}, svg, el("figcaption", {}, el("strong", {}, name), " ", el("small", {}, text)));
 }
 

@@ -22,6 +22,7 @@ from skdml.deep._samples import ReadSamples, find_file  # noqa: E402
 from skdml.deep.modules import freeze_parts  # noqa: E402
 from skdml.utils._torch import mixed_precision  # noqa: E402
 from tests.deep.test_adapter import make_vectors  # noqa: E402
+from tests.systems import needs_fork  # noqa: E402
 
 N_TOKENS = 60
 
@@ -390,6 +391,7 @@ def test_parts_have_learning_rates_of_their_own():
         quick(network, optimizer__param_groups=[("tail", {"lr": 1})]).fit(tokens, y)
 
 
+@needs_fork
 def test_frozen_parts_and_tokens_work_in_ranks():
     tokens, y = make_tokens()
     network = Sequences()
@@ -401,6 +403,7 @@ def test_frozen_parts_and_tokens_work_in_ranks():
     assert not torch.equal(model.module_.head.weight, network.head.weight)
 
 
+@needs_fork
 def test_ranks_read_files_and_datasets_themselves(rows, tmp_path):
     X, y = rows
     np.save(tmp_path / "X.npy", np.vstack([X[:5], X]))

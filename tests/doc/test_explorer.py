@@ -97,7 +97,7 @@ def test_both_metrics_are_shown(chrome, wine, size):
     show(chrome, wine, size)
     n_maps = chrome.execute_script("return state.maps.length")
     assert n_maps == (2 if size == WIDE else 1)
-    assert "have the class of the row" in text_of(chrome, "summary")
+    assert "are of its class" in text_of(chrome, "summary")
     assert ink(chrome) > 1000
 
 

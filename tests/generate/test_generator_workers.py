@@ -1,7 +1,6 @@
 """Critics in other processes: the same result, little traffic, and killed ones come back."""
 
 import os
-import signal
 import threading
 import time
 
@@ -20,6 +19,7 @@ from skdml import WassersteinGenerator  # noqa: E402
 from skdml._actors import ProcessActors  # noqa: E402
 from skdml.generate._critics import Critic, CriticSettings  # noqa: E402
 from tests.sockets import Listeners  # noqa: E402
+from tests.systems import KILL  # noqa: E402
 
 PARAMS = [
     {"coupling": "shared", "cost": "learned", "n_critic_steps": 2},
@@ -115,7 +115,7 @@ class KillerModule(nn.Linear):
         self.killer.n_seen += 1
         if self.killer.n_seen == self.killer.update:
             self.killer.killed = self.killer.find()
-            os.kill(self.killer.killed, signal.SIGKILL)
+            os.kill(self.killer.killed, KILL)
         return super().forward(Z)
 
 
@@ -157,7 +157,7 @@ def test_a_process_that_is_killed_while_it_works_is_started_again(iris):
         while not (found := critic_processes(before)):
             time.sleep(0.01)
         time.sleep(1)
-        os.kill(found[0], signal.SIGKILL)
+        os.kill(found[0], KILL)
 
     thread = threading.Thread(target=kill)
     thread.start()

@@ -1,7 +1,6 @@
 """The linear learners on a real dask cluster of two worker processes."""
 
 import os
-import signal
 import threading
 
 import joblib
@@ -17,6 +16,7 @@ from sklearn.preprocessing import StandardScaler
 
 from skdml import DITMLTransformer, GMMLTransformer
 from skdml.constraints import make_pairs
+from tests.systems import KILL
 
 da = pytest.importorskip("dask.array")
 
@@ -156,7 +156,7 @@ def test_a_killed_worker_costs_time_not_the_result(monkeypatch):
             def on_fit_task_end(self, estimator, context):
                 rounds.append(context.task_id)
                 if len(rounds) == 3:
-                    os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
+                    os.kill(next(iter(client.run(os.getpid).values())), KILL)
                     killed.set()
                 return False
 

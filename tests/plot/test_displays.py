@@ -164,7 +164,7 @@ def test_ranking_draws_both_rankings_and_their_difference():
     assert [bar.get_height() for bar in differences.patches] == pytest.approx(
         [1 - 1 / np.log2(3)] * 2
     )
-    assert differences.get_title() == "good better in 2, worse in 0"
+    assert differences.get_title() == "good:\nbetter in 2, worse in 0"
 
 
 def test_ranking_of_an_estimator_is_that_of_its_scores():

@@ -2,7 +2,6 @@
 
 import functools
 import os
-import signal
 
 import joblib
 import numpy as np
@@ -14,6 +13,7 @@ from skdml import LocalGMMLRanker
 from skdml.datasets import make_ranking
 from skdml.ranking import _anchor_model, _documents, _linear_refinement, _local_gmml
 from skdml.utils import _parallel
+from tests.systems import KILL
 
 pytestmark = pytest.mark.filterwarnings("error:::skdml")
 
@@ -90,7 +90,7 @@ def test_a_dask_worker_that_dies_costs_time_only(
     def dies_once(*args):
         if not once.exists():
             once.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), KILL)
         return work(*args)
 
     work = getattr(module, name)

@@ -1,6 +1,5 @@
 import os
 import pickle
-import signal
 import warnings
 
 import numpy as np
@@ -30,6 +29,7 @@ from skdml.semisupervised import (  # noqa: E402
     _partitions,
     _table_classes,
 )
+from tests.systems import KILL  # noqa: E402
 
 METHODS = ("ssdml", "lrml", "seraph", "isdml", "apllr", "apit")
 
@@ -382,7 +382,7 @@ def test_a_dask_worker_that_dies_costs_time_only(cluster_client, digits, tmp_pat
         def call(*args):
             if not once.exists():
                 once.touch()
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid(), KILL)
             return work(*args)
 
         return call
