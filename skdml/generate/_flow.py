@@ -2,8 +2,9 @@
 
 Noise z and a row x, both scaled, are joined by a line, (1 - t) z + t x for t from 0 to 1. A network
 learns the mean velocity x - z of the lines through a point. If rows were normal and their columns
-independent, that velocity would be linear in the point; the network learns what is left. So before
-the first update samples are normal, with the spread of the rows.
+independent, around the mean of their class if they have one, that velocity would be linear in the
+point; the network learns what is left. So before the first update samples are normal, with means by
+class and the spread of the rows.
 """
 
 from __future__ import annotations
