@@ -110,7 +110,7 @@ class WassersteinGenerator(ClientMixin, DensityMixin, EstimatorMixin, BaseEstima
         Columns of numbers whose values are categories. Text, booleans and categories of a frame
         are so by their dtype.
     max_iter : int or "auto", default="auto"
-        Updates of the network; "auto" is for a flow four for each row, but 150 at least and 5,000
+        Updates of the network; "auto" is for a flow four for each row, but 150 at least and 6,500
         at most, and 1,500 with critics.
     batch_size : int or "auto", default="auto"
         Rows of each critic in an update; a critic with fewer rows takes all of them. With `debias`

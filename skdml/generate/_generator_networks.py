@@ -55,7 +55,8 @@ class VelocityNetwork(nn.Module):
         units = nn.functional.silu(self.first(torch.cat([points, given], dim=1)))
         for layer, change in zip(self.hidden, self.given, strict=True):
             scale, shift = change(given).chunk(2, dim=1)
-            units = units + nn.functional.silu(layer(units) * (1 + scale) + shift)
+            found = layer(units)
+            units = units + nn.functional.silu(torch.addcmul(found + shift, found, scale))
         return self.last(units)
 
 

@@ -10,12 +10,16 @@ pandas = pytest.importorskip("pandas")
 from skdml import WassersteinGenerator, io  # noqa: E402
 from skdml.generate._flow import (  # noqa: E402
     FlowPlan,
+    add_normal,
     column_moments,
     expected_change,
+    find_normal,
     flow_loss,
     integrate,
+    make_batch,
     make_drawer,
     make_velocity,
+    merge_weights,
     train_flow,
     velocity,
 )
@@ -45,6 +49,40 @@ def test_the_untrained_velocity_is_that_of_normal_rows():
         assert float(found.detach()) == pytest.approx(slope, abs=0.02)
 
 
+def test_the_untrained_velocity_is_that_of_normal_rows_of_a_class():
+    rng = np.random.default_rng(0)
+    y = rng.integers(2, size=400_000)
+    rows = (0.4 * rng.standard_normal(len(y)) + 0.9 * (2 * y - 1)).astype(np.float32)[:, None]
+    codes = (2.0 * y - 1).astype(np.float32)[:, None]
+    network = make_velocity(1, 1, 0)
+    add_normal(network, rows, rows.std(axis=0), codes, None)
+    x, z = rows[y == 1, 0], rng.standard_normal(y.sum())
+    for t in (0.2, 0.7):
+        point = (1 - t) * z + t * x
+        slope, offset = np.polyfit(point, x - z, 1)
+        given = torch.full((1, 1), t), torch.from_numpy(rows.std(axis=0)), torch.ones(1, 1)
+        for place in (0.0, 1.0):
+            found = velocity(network, torch.full((1, 1), place), *given)
+            assert float(found.detach()) == pytest.approx(offset + slope * place, abs=0.02)
+
+
+def test_the_mean_of_a_class_counts_weights_and_is_drawn_to_that_of_all():
+    rows = np.array([[0.0], [1.0], [-1.0], [-1.0]], dtype=np.float32).repeat(100, axis=0)
+    codes = np.repeat([[1.0], [-1.0]], 200, axis=0).astype(np.float32)
+    weights = np.repeat([3.0, 1.0, 2.0, 2.0], 100)
+    network, few = make_velocity(1, 1, 0), make_velocity(1, 1, 0)
+    one = np.ones(1, dtype=np.float32)
+    add_normal(network, rows, one, codes, weights)
+    means, widths = find_normal(network)
+    found = [float((code * means[:-1] + means[-1]).item()) for code in (1, -1)]
+    np.testing.assert_allclose(found, [0.25, -1], atol=0.02)
+    # Variances of 3/16 and of nothing, half of the weights each.
+    assert float(widths) == pytest.approx(np.sqrt(3 / 32), abs=0.01)
+    add_normal(few, rows[::100], one, codes[::100], None)
+    assert 0 < float(find_normal(few)[0][0]) < 0.4 < float(means[0])
+    assert find_normal(make_velocity(1, 1, 0)) is None
+
+
 def test_the_loss_is_the_error_of_the_velocity():
     generator = torch.Generator().manual_seed(0)
     rows, noise = torch.randn(2, 50, 3, generator=generator)
@@ -52,12 +90,16 @@ def test_the_loss_is_the_error_of_the_velocity():
     network = make_velocity(3, 2, 0)
     torch.nn.init.normal_(network.last.weight, std=0.1, generator=generator)
     points = (1 - times) * noise + times * rows
-    spreads = torch.tensor([1.0, 1.0, 0.3])
-    error = velocity(network, points, times, spreads, codes) - (rows - noise)
-    variance = (1 - times) ** 2 + (times * spreads) ** 2
-    expected = (variance / spreads * error**2).mean()
-    found = flow_loss(network, rows, noise, times, spreads, codes)
-    torch.testing.assert_close(found, expected)
+    spreads, narrower = torch.tensor([[1.0, 1.0, 0.3], [0.8, 0.5, 0.2]])
+    for widths in (spreads, narrower):
+        if widths is narrower:
+            network.register_buffer("means", torch.randn(3, 3, generator=generator))
+            network.register_buffer("widths", widths)
+        error = velocity(network, points, times, spreads, codes) - (rows - noise)
+        variance = (1 - times) ** 2 + (times * widths) ** 2
+        expected = (spreads * variance / widths**2 * error**2).mean()
+        batch = make_batch(rows, noise, times, spreads, codes, find_normal(network))
+        torch.testing.assert_close(flow_loss(network, batch, spreads), expected)
 
 
 def test_pixels_that_are_seldom_inked_have_a_small_spread():
@@ -103,6 +145,21 @@ class Pushes(torch.nn.Module):
         return self.weight * (torch.sin(points) + 0.3 * waves.mean(1, keepdim=True) + codes)
 
 
+def test_weights_in_a_vector_train_like_weights_of_their_own():
+    networks = [make_velocity(3, 2, 0) for _ in range(2)]
+    vector, gradient = merge_weights(networks[1])
+    steps = [torch.optim.Adam(weights, lr=0.1) for weights in (networks[0].parameters(), [vector])]
+    inputs = torch.randn(40, 13, generator=torch.Generator().manual_seed(0))
+    for _ in range(3):
+        for network, optimizer in zip(networks, steps, strict=True):
+            optimizer.zero_grad(set_to_none=False)
+            (network(inputs[:, :3], inputs[:, 3:]) - 1).square().mean().backward()
+            optimizer.step()
+    assert float(gradient.abs().max()) > 0
+    for one, other in zip(*(network.parameters() for network in networks), strict=True):
+        torch.testing.assert_close(one, other)
+
+
 def test_samples_are_where_the_velocity_leads():
     rng = np.random.default_rng(0)
     noise, codes = rng.standard_normal((2, 40, 2)).astype(np.float32)
@@ -124,23 +181,24 @@ def test_an_update_draws_times_noise_and_rows_evenly(monkeypatch):
     codes = -rows
     batches = []
 
-    def spy(network, *batch):
-        batches.append([None if part is None else part.numpy().copy() for part in batch])
-        return flow_loss(network, *batch)
+    def spy(*batch):
+        batches.append([part.numpy().copy() for part in batch[:5]])
+        return make_batch(*batch)
 
-    monkeypatch.setattr("skdml.generate._flow.flow_loss", spy)
+    monkeypatch.setattr("skdml.generate._flow.make_batch", spy)
     weights = np.where(np.arange(200) == 0, 200.0, 1.0)
     for given in (None, weights):
         batches.clear()
         plan = FlowPlan(lr=1e-4, batch_size=n, max_iter=n_updates, seed=0)
         one = np.ones(1, dtype=np.float32)
         train_flow(rows, one, codes, given, plan, lambda: None, lambda *args: False)
-        found, noise, times, _, found_codes, _ = zip(*batches, strict=True)
+        found, noise, times, _, found_codes = zip(*batches, strict=True)
         np.testing.assert_array_equal(found, -np.array(found_codes))
-        for one in times:
-            np.testing.assert_array_equal(np.floor(one[:, 0] * n), np.arange(n))
-        assert len(np.unique(times)) > 0.99 * n * n_updates
         flat = np.column_stack([np.concatenate(part) for part in (found, noise, times)])
+        assert len(flat) >= n * n_updates
+        for one in flat[:, 2].reshape(-1, n):
+            np.testing.assert_array_equal(np.floor(one * n), np.arange(n))
+        assert len(np.unique(times)) > 0.99 * len(flat)
         assert np.abs(np.corrcoef(flat.T) - np.eye(3)).max() < 0.1
         assert np.mean(flat[:, 0] < 100) == pytest.approx(0.5 if given is None else 0.75, abs=0.05)
         if given is not None:  # a row that is drawn often has times of all kinds
@@ -203,7 +261,8 @@ def test_networks_and_tensors_are_on_one_device():
     rows, noise = torch.empty(2, 5, 3, device="meta")
     times, codes = torch.empty(5, 1, device="meta"), torch.empty(5, 2, device="meta")
     spreads = torch.ones(3, device="meta")
-    assert flow_loss(network, rows, noise, times, spreads, codes).device.type == "meta"
+    batch = make_batch(rows, noise, times, spreads, codes)
+    assert flow_loss(network, batch, spreads).device.type == "meta"
 
 
 @pytest.mark.parametrize("method", ["flow", "critics"])
