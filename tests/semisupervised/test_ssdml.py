@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import make_scorer
 from sklearn.model_selection import GridSearchCV, cross_validate
 from sklearn.neighbors import KNeighborsClassifier
-from sklearn.pipeline import make_pipeline
+from sklearn.pipeline import make_pipeline, make_union
 from sklearn.preprocessing import StandardScaler
 from sklearn.semi_supervised import SelfTrainingClassifier
 
@@ -334,20 +334,50 @@ def test_cross_validation_of_the_classifier_itself(digits):
     assert scores["test_score"].min() > 0.5
 
 
-def test_a_classifier_that_takes_minus_one_for_a_class_is_found(digits):
+def warned(model, X, y):
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        model.fit(X, y)
+    return [str(one.message) for one in found if "takes -1 for a class" in str(one.message)]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda model, last: make_pipeline(StandardScaler(), model, last),
+        lambda model, last: make_pipeline(make_pipeline(StandardScaler(), model), last),
+        lambda model, last: make_pipeline(make_union(model, StandardScaler()), last),
+        lambda model, last: make_pipeline(model, make_pipeline(StandardScaler(), last)),
+        lambda model, last: make_pipeline(model, one_fit(last)),
+        lambda model, last: one_fit(make_pipeline(model, last)),
+    ],
+    ids=["pipeline", "pipeline before", "union", "pipeline behind", "search behind", "search"],
+)
+def test_a_classifier_that_takes_minus_one_for_a_class_is_found(digits, make):
+    X, partly, _ = (part[:80] for part in digits)
+    model = quick(max_epochs=1)
+    found = warned(make(model, KNeighborsClassifier(1)), X, partly)
+    assert found
+    assert all("PartiallyLabelledClassifier(KNeighborsClassifier())" in text for text in found)
+    assert not warned(make(model, PartiallyLabelledClassifier()), X, partly)
+
+
+def one_fit(model):
+    """Return a search of a single candidate."""
+    return GridSearchCV(model, {}, cv=PartiallyLabelledKFold(2))
+
+
+def test_right_pipelines_are_not_warned_of(digits):
     X, partly, y = (part[:150] for part in digits)
-    wrong = make_pipeline(StandardScaler(), quick(max_epochs=1), KNeighborsClassifier(1))
-    with pytest.warns(UserWarning, match=r"PartiallyLabelledClassifier\(KNeighborsClassifier"):
-        wrong.fit(X, partly)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for last in (
-            [PartiallyLabelledClassifier()],
-            [SelfTrainingClassifier(LogisticRegression())],
-            [],
-        ):
-            right = make_pipeline(StandardScaler(), quick(max_epochs=1), *last).fit(X, partly)
-            assert right.score(X, y) > 0.4
+    model = quick(max_epochs=1)
+    for last in (model, one_fit(model), SelfTrainingClassifier(LogisticRegression())):
+        before = StandardScaler() if last is not model else "passthrough"
+        pipeline = make_pipeline(before, last)
+        assert not warned(pipeline, X, partly)
+        assert pipeline.score(X, y) > 0.4
+    behind = make_pipeline(model, SelfTrainingClassifier(LogisticRegression()))
+    assert not warned(behind, X, partly)
+    assert not warned(make_pipeline(model, "passthrough"), X, partly)
 
 
 def test_parameters_of_parts_survive_cloning():
