@@ -21,6 +21,7 @@ from ..utils._fit import fit_method
 from ..utils._labels import encode_partial_labels, labelled_rows
 from ..utils._parallel import lazily
 from ..utils._sklearn import EstimatorMixin, Interval, validate_data
+from ..utils._supervision import check_weights
 from ..utils._typing import MatrixLike
 from ..utils.validation import label_vector
 from ._label_propagation import class_distributions, make_graph, propagate_classes
@@ -120,6 +121,9 @@ class PartiallyLabelledClassifier(ClassifierMixin, EstimatorMixin, BaseEstimator
         self : PartiallyLabelledClassifier
             The fitted estimator.
         """
+        if self.estimator is not None and not is_classifier(self.estimator):
+            kind = type(self.estimator).__name__
+            raise TypeError(f"estimator must be a classifier, got {kind}.")
         X = validate_data(self, X, dtype=[np.float64, np.float32])
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="all samples have a label")
@@ -228,10 +232,14 @@ def labelled_accuracy(predicted: NDArray, y: Any, sample_weight: Any = None) -> 
     labelled = labelled_rows(y)
     if not labelled.any():
         raise ValueError("y is -1 everywhere: there is nothing to score.")
+    if y.dtype.kind == "f" and not np.isfinite(y).all():
+        raise ValueError("y contains NaN or infinity: give -1 to samples without a label.")
     right = predicted[labelled] == y[labelled]
     if sample_weight is None:
         return float(np.mean(right))
-    weights = label_vector(sample_weight, len(predicted))[labelled]
+    weights = check_weights(sample_weight, "sample_weight", len(predicted))[labelled]
+    if not weights.any():
+        raise ValueError("sample_weight is zero for all labelled samples: nothing to score.")
     return float(np.average(right, weights=weights))
 
 

@@ -250,6 +250,25 @@ def test_score_is_the_accuracy_of_labelled_rows(fitted, digits):
     assert fitted.score(X, y, sample_weight=weights) == pytest.approx(expected)
     with pytest.raises(ValueError, match="y is -1 everywhere"):
         fitted.score(X, np.full(400, -1))
+    with pytest.raises(ValueError, match="y contains NaN"):
+        fitted.score(X, np.full(400, np.nan))
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([1.0], "sample_weight must have 400 entries, got 1"),
+        (np.full(400, np.nan), "sample_weight must be finite"),
+        (np.full(400, -1.0), "sample_weight must not be negative"),
+        (np.zeros(400), "sample_weight is zero everywhere"),
+        (np.arange(400) > 200, "sample_weight is zero for all labelled samples"),
+    ],
+    ids=["one", "NaN", "negative", "zero", "of unlabelled samples alone"],
+)
+def test_wrong_weights_of_a_score_are_named(fitted, digits, weights, message):
+    X, partly, _ = digits
+    with pytest.raises(ValueError, match=message):
+        fitted.score(X, partly, sample_weight=weights)
 
 
 def test_a_classifier_of_new_samples(fitted, digits):
@@ -466,6 +485,7 @@ def test_parameters_without_effect_are_errors(digits, params, message):
         (np.where(np.arange(30) < 5, 3, -1), "y has only one class"),
         (np.zeros(29), r"y has shape \(29,\) for 30 samples"),
         (np.full(30, np.nan), "y contains NaN"),
+        (np.array(["a", "b", "-1"] * 10), "y has the text '-1'"),
         (None, "requires y"),
     ],
 )
