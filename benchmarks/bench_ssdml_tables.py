@@ -5,8 +5,9 @@ labels of the other training rows, and those of the other half, are to be found.
 `SSDMLEmbedder()` stand logistic regression on the labelled rows, scikit-learn's
 SelfTrainingClassifier with it, LabelSpreading, NCA with one neighbour, and labels that flow along a
 graph of the columns or of the regression's logits. "learners" leaves the learners of the classes
-out one by one, "terms" the terms of the loss, on tables and on images. Results are kept as they
-come: a run that was interrupted goes on where it stopped (`--fresh` starts anew).
+out one by one, "terms" the terms of the loss, on tables and on images. "million" is one fit of a
+million rows, a thousand of them with a label. Results are kept as they come: a run that was
+interrupted goes on where it stopped (`--fresh` starts anew).
 """
 
 import contextlib
@@ -15,6 +16,7 @@ import json
 import time
 
 import numpy as np
+from sklearn.datasets import make_blobs
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import train_test_split
 from sklearn.neighbors import KNeighborsClassifier, NearestNeighbors, NeighborhoodComponentsAnalysis
@@ -23,12 +25,13 @@ from sklearn.semi_supervised import LabelSpreading, SelfTrainingClassifier
 
 from benchmarks.bench_ssdml import hide_labels, load_images
 from benchmarks.cache import Cache
+from benchmarks.child import forget_peak, memory_mb
 from benchmarks.data import load_uci
-from benchmarks.harness import Column, Report, Target
+from benchmarks.harness import Column, Report, Target, peak_memory
 from skdml._optional import optional_import
 
 REPEATS = 1
-PARTS = ("tables", "learners", "terms")
+PARTS = ("tables", "learners", "terms", "million")
 TABLES = ("letter", "segment", "satimage", "optdigits", "vowel", "penbased")
 SEEDS = (0, 1, 2, 3, 4)
 PER_CLASS = 5
@@ -62,6 +65,8 @@ TERM_TABLES, TERM_SEEDS, TERM_ROWS, TERM_IMAGES = ("letter", "segment", "satimag
 TERM_DATA = (*TERM_TABLES, "MNIST", "Fashion-MNIST")
 TERM_EPOCHS = {"max_epochs": 4, "epochs_per_partition": 1, "partition_size": 3000}
 NETWORK = {"module": "convnet", "module__channels": (16, 32, 64), "input_shape": (1, 28, 28)}
+# Of part million: rows of clusters, two for each class, and labels.
+MILLION, COLUMNS_OF_MILLION, CLUSTERS, CLASSES, LABELS = 10**6, 16, 20, 10, 1000
 
 
 def add_arguments(parser):
@@ -307,6 +312,41 @@ def run_terms(options, cache):
     return rows
 
 
+def fit_million(n_rows):
+    """Fit rows of overlapping clusters, and return right labels, seconds and memory."""
+    optional_import("torch", "this benchmark").set_num_threads(1)
+    from skdml import SSDMLEmbedder
+
+    X, y = make_blobs(n_rows, COLUMNS_OF_MILLION, centers=CLUSTERS, cluster_std=5.0, random_state=0)
+    y %= CLASSES
+    partly = np.where(np.arange(n_rows) < LABELS, y, -1)
+    known = partly != -1
+    regression = LogisticRegression(max_iter=1000).fit(X[known], y[known])
+    before, start = memory_mb()[0], time.process_time()
+    forget_peak()
+    model = SSDMLEmbedder(random_state=0).fit(X, partly)
+    return {
+        "cpu_seconds": time.process_time() - start,
+        "growth_mb": memory_mb()[1] - before,
+        "rows_mb": X.nbytes / 2**20,
+        "labels": 100 * float(np.mean((model.transduction_ == y)[~known])),
+        "regression": 100 * regression.score(X[~known], y[~known]),
+    }
+
+
+def run_million(options, cache):
+    """Return the rows of part million: SSDMLEmbedder, and a regression of the labels."""
+    n_rows = options.pick(full=MILLION, quick=3000)
+
+    def compute():
+        return peak_memory(fit_million, {"n_rows": n_rows}).outputs
+
+    found = cache.compute(["million", n_rows], compute)
+    regression = {"name": REGRESSION, "labels": found["regression"]}
+    common = {"part": "million", "data": f"{n_rows:,} rows"}
+    return [{**common, "name": OURS, **found}, {**common, **regression}]
+
+
 def make_targets(rows):
     """Return what the tables say to the numbers that were asked for."""
     found = {(row["data"], row["name"]): row for row in rows if row["part"] == "tables"}
@@ -331,6 +371,7 @@ def run(options):
         "tables": functools.partial(run_tables, options, cache),
         "learners": functools.partial(run_learners, options, cache),
         "terms": functools.partial(run_terms, options, cache),
+        "million": functools.partial(run_million, options, cache),
     }
     rows = options.run_parts("ssdml-tables", runners)
     return Report(
@@ -348,6 +389,7 @@ def run(options):
             Column("NMI", "NMI", ".1f"),
             Column("seeds", "seeds", ".0f"),
             Column("cpu_seconds", "seconds of one core", ".1f"),
+            Column("growth_mb", "MB beyond the rows", ".0f"),
         ],
         rows=rows,
         targets=make_targets(rows),
@@ -361,7 +403,8 @@ def run(options):
             "*learners*: right labels of unlabelled rows among 2,500, by each learner alone, by "
             "all, and by all but one; three seeds. *terms*: 2,500 rows of tables, or 6,000 images "
             "with ten labels of each class, a network of 32 and 64 channels and four epochs, "
-            "beside 5,000 test images.",
+            "beside 5,000 test images. *million*: 16 columns, 20 overlapping clusters, two of "
+            "each class, 1,000 labels.",
         ],
         plot=plot,
     )

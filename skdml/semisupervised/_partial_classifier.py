@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone, is_classifier
+from sklearn.model_selection import GridSearchCV, RandomizedSearchCV
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import Pipeline
 from sklearn.utils.metaestimators import available_if
@@ -20,6 +21,7 @@ from ..utils._fit import fit_method
 from ..utils._labels import encode_partial_labels, labelled_rows
 from ..utils._parallel import lazily
 from ..utils._sklearn import EstimatorMixin, Interval, validate_data
+from ..utils._supervision import check_weights
 from ..utils._typing import MatrixLike
 from ..utils.validation import label_vector
 from ._label_propagation import class_distributions, make_graph, propagate_classes
@@ -119,6 +121,9 @@ class PartiallyLabelledClassifier(ClassifierMixin, EstimatorMixin, BaseEstimator
         self : PartiallyLabelledClassifier
             The fitted estimator.
         """
+        if self.estimator is not None and not is_classifier(self.estimator):
+            kind = type(self.estimator).__name__
+            raise TypeError(f"estimator must be a classifier, got {kind}.")
         X = validate_data(self, X, dtype=[np.float64, np.float32])
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="all samples have a label")
@@ -227,10 +232,14 @@ def labelled_accuracy(predicted: NDArray, y: Any, sample_weight: Any = None) -> 
     labelled = labelled_rows(y)
     if not labelled.any():
         raise ValueError("y is -1 everywhere: there is nothing to score.")
+    if y.dtype.kind == "f" and not np.isfinite(y).all():
+        raise ValueError("y contains NaN or infinity: give -1 to samples without a label.")
     right = predicted[labelled] == y[labelled]
     if sample_weight is None:
         return float(np.mean(right))
-    weights = label_vector(sample_weight, len(predicted))[labelled]
+    weights = check_weights(sample_weight, "sample_weight", len(predicted))[labelled]
+    if not weights.any():
+        raise ValueError("sample_weight is zero for all labelled samples: nothing to score.")
     return float(np.average(right, weights=weights))
 
 
@@ -247,7 +256,7 @@ def warn_of_classifier_behind(kind: type) -> None:
     """Warn if a fit is called by a pipeline whose last step would learn -1 as a class.
 
     The pipeline is found among the callers: it hands y to all of its steps, and a step knows
-    nothing of the others.
+    nothing of the others. It may hold the fitted step in a union or a pipeline of its own.
 
     Parameters
     ----------
@@ -260,21 +269,37 @@ def warn_of_classifier_behind(kind: type) -> None:
         if frame is None:
             return
         owner = frame.f_locals.get("self")
-        if isinstance(owner, Pipeline) and any(isinstance(step, kind) for _, step in owner.steps):
-            break
+        # Steps before the last are fitted by this method.
+        if isinstance(owner, Pipeline) and frame.f_code.co_name == "_fit":
+            last = _last_step(owner)
+            if _takes_minus_one(last, kind):
+                break
     else:
         return
-    last = owner.steps[-1][1]
-    is_plain = is_classifier(last) and not isinstance(last, (kind, PartiallyLabelledClassifier))
-    if is_plain and not type(last).__module__.startswith("sklearn.semi_supervised"):
-        warnings.warn(
-            f"y has -1 for samples without a label, and the pipeline gives it to "
-            f"{type(last).__name__} too, which takes -1 for a class: wrap the last step as "
-            f"PartiallyLabelledClassifier({type(last).__name__}()), or leave it out, because "
-            f"{kind.__name__} has predict itself.",
-            stacklevel=3,
-        )
+    warnings.warn(
+        f"y has -1 for samples without a label, and the pipeline gives it to "
+        f"{type(last).__name__} too, which takes -1 for a class: wrap the last step as "
+        f"PartiallyLabelledClassifier({type(last).__name__}()), or leave it out, because "
+        f"{kind.__name__} has predict itself.",
+        stacklevel=3,
+    )
+
+
+def _last_step(estimator):
+    """Return what is fitted last by a pipeline, or by a search over one."""
+    while isinstance(estimator, (Pipeline, GridSearchCV, RandomizedSearchCV)):
+        is_pipeline = isinstance(estimator, Pipeline)
+        estimator = estimator.steps[-1][1] if is_pipeline else estimator.estimator
+    return estimator
+
+
+def _takes_minus_one(estimator, kind):
+    if not hasattr(estimator, "fit") or not is_classifier(estimator):  # "passthrough" has no fit
+        return False
+    if isinstance(estimator, (kind, PartiallyLabelledClassifier)):
+        return False
+    return not type(estimator).__module__.startswith("sklearn.semi_supervised")
 
 
 # Callers between the fit of a step and its pipeline, at most.
-_MAX_FRAMES = 30
+_MAX_FRAMES = 60

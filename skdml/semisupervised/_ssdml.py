@@ -364,13 +364,13 @@ class SSDMLEmbedder(
         client = find_client(self.client)
         partitions = Partitions(model, samples, codes, weights, plan, rng, client)
         labelled = np.flatnonzero(codes >= 0)
-        labels = np.eye(len(self.classes_))[np.maximum(codes, 0)] * (codes >= 0)[:, None]
+        labels = np.eye(len(self.classes_))[codes[labelled]]
 
-        def attributes(model, voters=labelled, classes=labels):
+        def attributes(model, voters=labelled, votes=labels):
             factor = orthonormal(model.factor) if method.orthogonal else model.factor
             module = None if model.backbone is None else model.backbone.to("cpu")
             found = {"components_": np.ascontiguousarray(factor.T), "module_": module}
-            embeddings, votes = self._embed(given[voters], **found), classes[voters]
+            embeddings = self._embed(given[voters], **found)
             some = np.linspace(0, len(voters) - 1, min(len(voters), _CALIBRATED)).astype(int)
             own = some[:, None] == np.arange(len(voters))
             found["_voters"], found["_votes"] = embeddings, votes
@@ -383,7 +383,7 @@ class SSDMLEmbedder(
         classes, left = partitions.propagate_all()
         reached = rng.permutation(np.flatnonzero(classes.any(axis=1)))[:_VOTERS]
         voters = np.union1d(labelled, reached)
-        self.__dict__.update(attributes(model, voters, classes))
+        self.__dict__.update(attributes(model, voters, classes[voters]))
         weighing, self._regression = partitions.settings.weighing, None
         if weighing is not None:
             some = given[voters].flatten(1).numpy().astype(float), classes[voters]

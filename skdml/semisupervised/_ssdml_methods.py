@@ -138,7 +138,7 @@ def register_method(
     Parameters
     ----------
     name : str
-        The value of `method` that chooses it.
+        The value of `method` that chooses it; one that exists is replaced.
     paper : type, default=None
         Another class for ``recipe="paper"``; None uses the same one.
 
@@ -164,8 +164,13 @@ def register_method(
     >>> SSDMLEmbedder("pca", module=None, n_components=2).fit(X, y).transform(X).shape
     (50, 2)
     """
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"name must be a string that is not empty, got {name!r}.")
 
     def register(cls):
+        for kind in (cls, paper or cls):
+            if not (isinstance(kind, type) and issubclass(kind, SemiSupervisedMethod)):
+                raise TypeError(f"a method must be a subclass of SemiSupervisedMethod, got {kind}.")
         _METHODS[name] = {"default": cls, "paper": paper or cls}
         return cls
 

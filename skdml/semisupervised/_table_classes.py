@@ -35,10 +35,10 @@ _WHITENED_COLUMNS, _SHRINKAGE, _MIN_VARIANCE = 1000, 0.1, 1e-12
 # Labels are held out in so many folds, among so many rows.
 _FOLDS, _TRIAL_ROWS = 5, 3000
 # The weight of a learner is the exponential of this times its mean log-likelihood: a difference of
-# 0.1, which five labels of a class cannot tell from chance, is a factor of e. Among few rows, where
-# graphs are poor, the regression counts so many times at most, and less among more rows.
+# 0.1, which five labels of a class cannot tell from chance, is a factor of e. The regression counts
+# more among few rows, where graphs are poor: so many times at most, and once among so many rows.
 _CHOICE = 10.0
-_REGRESSIONS, _FEW_ROWS = 4.0, 200
+_REGRESSIONS, _ROWS = 4.0, 800
 # Columns are scaled one by one where this makes held-out labels so much more likely, by the mean
 # logarithm: else columns of noise, such as the last principal components, count as others do.
 _SCALING_GAIN = 0.2
@@ -233,7 +233,7 @@ def weigh(held_out: NDArray, codes: NDArray, n_rows: int) -> Weighing:
     likely = calibrated[:, np.arange(len(codes)), codes]
     scores = np.log(np.maximum(likely, _MIN_PROBABILITY)).mean(axis=1)
     weights = np.exp(_CHOICE * (scores - scores.max()))
-    weights[0] *= np.clip(_REGRESSIONS * _FEW_ROWS / n_rows, 1, _REGRESSIONS)
+    weights[0] *= min(_REGRESSIONS, _ROWS / n_rows)
     weighing = Weighing(powers, weights / weights.sum(), 1.0)
     return weighing._replace(power=best_power(pool(held_out, weighing), codes))
 

@@ -70,6 +70,11 @@ def labelled_rows(y: Any) -> NDArray[np.bool_]:
     array([ True, False,  True])
     """
     y = as_array(y)
+    if y.dtype.kind == "U" and (y == "-1").any():
+        raise ValueError(
+            "y has the text '-1', which numpy makes of -1 beside names: for samples without a "
+            "label to have the number -1, make it an array of objects."
+        )
     if y.dtype.kind not in "iufO":
         return np.ones(y.shape, dtype=bool)
     with naming("y"):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from sklearn.datasets import load_iris
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import check_classifiers_classes, parametrize_with_checks
 
@@ -61,3 +61,15 @@ def test_names_as_labels(iris):
     model = PartiallyLabelledClassifier().fit(X, names)
     assert set(model.predict(X)) == {"a", "b", "c"}
     assert model.transduction_[1] is None
+
+
+def test_wrong_estimators_and_labels_are_named(iris):
+    X, partly, _ = iris
+    with pytest.raises(TypeError, match="estimator must be a classifier, got LinearRegression"):
+        PartiallyLabelledClassifier(LinearRegression()).fit(X, partly)
+    names = np.where(partly == -1, "-1", "a")
+    with pytest.raises(ValueError, match="y has the text '-1'"):
+        PartiallyLabelledClassifier().fit(X, names)
+    for y, message in ((np.full(150, -1), "-1 everywhere"), (np.zeros(150), "only one class")):
+        with pytest.raises(ValueError, match=message):
+            PartiallyLabelledClassifier().fit(X, y)

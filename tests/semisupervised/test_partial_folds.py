@@ -44,6 +44,7 @@ def test_labels_may_be_names_beside_minus_one(y):
         (np.array(3), "y should be a 1d array"),
         ([0, 1, 0], "y: Found input variables with inconsistent numbers"),
         ([0.0, np.nan, 0.0, 0.0], "y must not contain NaN"),
+        (np.array(["a", "b", "a", "-1"]), "y has the text '-1'"),
     ],
 )
 def test_wrong_labels_are_named(y, message):

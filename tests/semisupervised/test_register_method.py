@@ -89,3 +89,18 @@ def test_another_class_for_the_papers_recipe(wine):
     register_method("discriminant", paper=Printed)(add_discriminant())
     model = SSDMLEmbedder("discriminant", recipe="paper", module=None, n_components=3)
     np.testing.assert_allclose(model.fit(X, partly).components_, np.eye(3, 13), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", [3, "", None])
+def test_wrong_names_of_methods_are_errors(name):
+    with pytest.raises(TypeError, match="name must be a string"):
+        register_method(name)
+
+
+def test_wrong_classes_of_methods_are_errors():
+    for register in (register_method("wrong"), register_method("wrong", paper=int)):
+        with pytest.raises(TypeError, match="must be a subclass of SemiSupervisedMethod"):
+            register(int)
+    with pytest.raises(TypeError, match="must be a subclass of SemiSupervisedMethod"):
+        register_method("wrong", paper=int)(add_discriminant())
+    assert "wrong" not in method_names()

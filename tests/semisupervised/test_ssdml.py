@@ -4,16 +4,9 @@ import warnings
 
 import numpy as np
 import pytest
-from sklearn.base import clone, is_classifier
-from sklearn.datasets import load_digits, load_wine
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import make_scorer
-from sklearn.model_selection import GridSearchCV, cross_validate
 from sklearn.neighbors import KNeighborsClassifier
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
-from sklearn.semi_supervised import SelfTrainingClassifier
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("skorch")
@@ -22,51 +15,13 @@ from torch import nn  # noqa: E402
 
 from skdml import SSDMLEmbedder  # noqa: E402
 from skdml.deep._hog import OrientedGradients  # noqa: E402
+from skdml.deep.modules import MLP, ConvNet  # noqa: E402
 from skdml.metrics import cluster_nmi, recall_at_k  # noqa: E402
-from skdml.semisupervised import (  # noqa: E402
-    PartiallyLabelledClassifier,
-    PartiallyLabelledKFold,
-    _partitions,
-    _table_classes,
-)
+from skdml.semisupervised import _partitions, _table_classes  # noqa: E402
+from tests.semisupervised.quick_ssdml import quick  # noqa: E402
 from tests.systems import KILL  # noqa: E402
 
 METHODS = ("ssdml", "lrml", "seraph", "isdml", "apllr", "apit")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def digits():
-    """Rows, labels of the first 40 beside -1, and all labels."""
-    X, y = load_digits(return_X_y=True)
-    X, y = X[:400] / 16, y[:400]
-    return X, np.where(np.arange(400) < 40, y, -1), y
-
-
-@pytest.fixture(scope="module")
-def fitted(digits):
-    return quick().fit(*digits[:2])
-
-
-def quick(**params):
-    defaults = {
-        "max_epochs": 2,
-        "epochs_per_partition": 1,
-        "n_components": 8,
-        "random_state": 0,
-    }
-    if params.get("module", "mlp") == "mlp":
-        defaults["module__hidden"] = (32,)
-    elif params["module"] is None and params.get("method", "ssdml") != "ssdml":
-        del defaults["max_epochs"], defaults["epochs_per_partition"]  # in closed form
-    return SSDMLEmbedder(**{**defaults, **params})
 
 
 class Narrow(nn.Module):
@@ -216,6 +171,19 @@ def test_rows_out_of_reach_have_no_label():
 # Input and output
 
 
+@pytest.mark.parametrize("shape", [(1, 8, 8), (64,)], ids=["image", "row"])
+def test_the_network_fits_the_samples(digits, shape):
+    X, partly, y = (part[:200] for part in digits)
+    model = SSDMLEmbedder(max_epochs=2, n_components=8, random_state=0)
+    model.fit(X.reshape(-1, *shape), partly)
+    is_image = len(shape) == 3
+    assert model.history_["partition"] == ([1, 2] if is_image else [1, 1])
+    assert isinstance(model.module_, ConvNet if is_image else MLP)
+    flat = clone(model).set_params(input_shape=shape).fit(X, partly)
+    assert type(flat.module_) is type(model.module_)
+    assert np.mean(model.predict(X.reshape(-1, *shape)) == y) > 0.6
+
+
 def test_images_in_four_dimensions_or_flat(digits):
     X, partly, _ = (part[:150] for part in digits)
     images = X.reshape(-1, 1, 8, 8)
@@ -237,33 +205,6 @@ def test_dtype_distances_and_names(fitted, digits):
     np.testing.assert_allclose(fitted.pair_distance(pairs, X), expected, atol=1e-6)
     np.testing.assert_allclose(fitted.pair_distance(X[pairs]), expected, atol=1e-6)
     assert list(fitted.get_feature_names_out()[:2]) == ["ssdmlembedder0", "ssdmlembedder1"]
-
-
-def test_score_is_the_accuracy_of_labelled_rows(fitted, digits):
-    X, _, y = digits
-    known = np.arange(400) % 2 == 0
-    predicted = fitted.predict(X)
-    some = np.where(known, y, -1)
-    assert fitted.score(X, some) == np.mean(predicted[known] == y[known])
-    weights = np.where(y == 3, 2.0, 1.0)
-    expected = np.average(predicted == y, weights=weights)
-    assert fitted.score(X, y, sample_weight=weights) == pytest.approx(expected)
-    with pytest.raises(ValueError, match="y is -1 everywhere"):
-        fitted.score(X, np.full(400, -1))
-
-
-def test_a_classifier_of_new_samples(fitted, digits):
-    X, partly, y = digits
-    probabilities = fitted.predict_proba(X)
-    np.testing.assert_allclose(probabilities.sum(axis=1), 1)
-    np.testing.assert_array_equal(fitted.predict(X), fitted.classes_[probabilities.argmax(axis=1)])
-    new, answers = (part[400:600] for part in load_digits(return_X_y=True))
-    assert fitted.score(new / 16, answers) > 0.65
-    assert is_classifier(fitted)
-    np.testing.assert_array_equal(fitted.transduction_, fitted.propagated_labels_)
-    np.testing.assert_array_equal(fitted.transduction_[:40], y[:40])
-    linear = quick(module=None, method="lrml").fit(X, partly)
-    assert linear.score(new / 16, answers) > 0.7
 
 
 def test_a_square_orthogonal_map_would_be_a_rotation(digits):
@@ -300,56 +241,6 @@ def test_a_loss_that_is_not_finite_keeps_the_last_good_weights(digits):
         quick(augment=fragile).fit(X, partly)
 
 
-# Pipelines and search
-
-
-def test_grid_search_in_a_pipeline_scores_labelled_rows():
-    X, y = (part[::2] for part in load_wine(return_X_y=True))
-    partly = np.where(np.arange(len(y)) % 3 == 0, y, -1)
-    scored = []
-
-    def accuracy(truth, prediction):
-        scored.append(len(truth))
-        return np.mean(truth == prediction)
-
-    last = PartiallyLabelledClassifier()
-    model = make_pipeline(StandardScaler(), quick(max_epochs=1), last)
-    grid = {"ssdmlembedder__loss__angle": [30, 45], "ssdmlembedder__module__hidden": [(16,)]}
-    search = GridSearchCV(
-        model,
-        grid,
-        cv=PartiallyLabelledKFold(2),
-        scoring=make_scorer(accuracy),
-        error_score="raise",
-    )
-    search.fit(X, partly)
-    assert search.best_score_ > 0.85
-    assert sum(scored) == 2 * (partly != -1).sum()
-
-
-def test_cross_validation_of_the_classifier_itself(digits):
-    X, partly, _ = digits
-    folds = PartiallyLabelledKFold(2)
-    scores = cross_validate(quick(max_epochs=1), X, partly, cv=folds, error_score="raise")
-    assert scores["test_score"].min() > 0.5
-
-
-def test_a_classifier_that_takes_minus_one_for_a_class_is_found(digits):
-    X, partly, y = (part[:150] for part in digits)
-    wrong = make_pipeline(StandardScaler(), quick(max_epochs=1), KNeighborsClassifier(1))
-    with pytest.warns(UserWarning, match=r"PartiallyLabelledClassifier\(KNeighborsClassifier"):
-        wrong.fit(X, partly)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for last in (
-            [PartiallyLabelledClassifier()],
-            [SelfTrainingClassifier(LogisticRegression())],
-            [],
-        ):
-            right = make_pipeline(StandardScaler(), quick(max_epochs=1), *last).fit(X, partly)
-            assert right.score(X, y) > 0.4
-
-
 def test_parameters_of_parts_survive_cloning():
     model = clone(quick(module__hidden=(7,), optimizer__weight_decay=0.1))
     assert model.get_params()["module__hidden"] == (7,)
@@ -373,9 +264,14 @@ def test_threads_make_the_same_graphs(digits):
 
 
 @pytest.mark.slow
-def test_a_dask_worker_that_dies_costs_time_only(cluster_client, digits, tmp_path, monkeypatch):
+@pytest.mark.parametrize("kind", ["table", "images"])
+def test_a_dask_worker_that_dies_costs_time_only(
+    cluster_client, digits, tmp_path, monkeypatch, kind
+):
     X, partly, _ = (part[:200] for part in digits)
     model = quick(partition_size=50, max_epochs=1)
+    if kind == "images":
+        X, model = X.reshape(-1, 1, 8, 8), quick(partition_size=50, module="convnet")
     expected = model.fit(X, partly).propagated_confidence_
 
     def killed_once(work, once):
@@ -388,7 +284,8 @@ def test_a_dask_worker_that_dies_costs_time_only(cluster_client, digits, tmp_pat
         return call
 
     marks = []
-    for module, name in ((_table_classes, "learn_without"), (_partitions, "spread_classes")):
+    first = (_table_classes, "learn_without"), (_partitions, "spread_labels")
+    for module, name in (first[kind == "images"], (_partitions, "spread_classes")):
         marks.append(tmp_path / name)
         monkeypatch.setattr(module, name, killed_once(getattr(module, name), marks[-1]))
     found = clone(model).set_params(client=cluster_client).fit(X, partly)
@@ -436,6 +333,7 @@ def test_parameters_without_effect_are_errors(digits, params, message):
         (np.where(np.arange(30) < 5, 3, -1), "y has only one class"),
         (np.zeros(29), r"y has shape \(29,\) for 30 samples"),
         (np.full(30, np.nan), "y contains NaN"),
+        (np.array(["a", "b", "-1"] * 10), "y has the text '-1'"),
         (None, "requires y"),
     ],
 )
@@ -511,19 +409,6 @@ def test_convolutional_network_sees_edges(digits):
     assert not isinstance(pixels.module_.backbone[0], OrientedGradients)
     # Edges do not depend on what is added to all pixels.
     np.testing.assert_allclose(model.transform(X + 0.5), model.transform(X), atol=1e-4)
-
-
-def test_score_takes_a_column_and_refuses_other_shapes(fitted, digits):
-    X, _, y = digits
-    assert fitted.score(X, y[:, None]) == fitted.score(X, y)
-    for wrong, message in (
-        (y[:-3], rf"y has shape \({len(y) - 3},\) for {len(y)} samples"),
-        (np.append(y, 1), rf"y has shape \({len(y) + 1},\) for {len(y)} samples"),
-        (np.column_stack([y, y]), rf"y has shape \({len(y)}, 2\) for {len(y)} samples"),
-        (None, "the target y is None"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            fitted.score(X, wrong)
 
 
 @pytest.mark.parametrize("batch_size", [2, 3])

@@ -10,6 +10,8 @@ pytest.importorskip("skorch")
 
 from torch.autograd import gradcheck  # noqa: E402
 
+from skdml.semisupervised import Partition  # noqa: E402
+from skdml.semisupervised._label_propagation import make_graph  # noqa: E402
 from skdml.semisupervised._method_laplacian import graph_loss, pair_distances  # noqa: E402
 from skdml.semisupervised._method_seraph import seraph_loss  # noqa: E402
 from skdml.semisupervised._method_ssdml import (  # noqa: E402
@@ -17,6 +19,7 @@ from skdml.semisupervised._method_ssdml import (  # noqa: E402
     instance_loss,
     labelled_loss,
 )
+from skdml.semisupervised._ssdml_methods import make_method  # noqa: E402
 
 
 def make(*shape, seed=0, positive=False):
@@ -125,3 +128,30 @@ def test_gradients_are_those_of_finite_differences():
 def test_gradient_by_L_is_that_of_finite_differences():
     z = [make(5, 4, seed=seed).detach() for seed in range(3)]
     assert gradcheck(lambda L: angular_loss(*(part @ L for part in z), 40), (make(4, 2),))
+
+
+def test_the_papers_recipe_has_its_triplets_loss_gradient_and_map():
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal((40, 4))
+    codes = np.where(np.arange(40) < 12, np.arange(40) % 2, -1)
+    graph = make_graph(features, 4, "directed")
+    method = make_method("ssdml", "paper", {"angle": 35})
+    method.begin(Partition(codes, graph, np.zeros((40, 2)), 0.9), rng)
+    assert method.triplets.shape == (80, 3)
+    batch = method.triplets[::9].T
+    z = [torch.from_numpy(features[nodes]).requires_grad_() for nodes in batch]
+    tan, expected = math.tan(math.radians(35)), []
+    for a, p, n in features[batch.T]:
+        margin = np.sum((a - p) ** 2) - 4 * tan**2 * np.sum((n - (a + p) / 2) ** 2)
+        expected.append(math.log(1 + math.exp(margin)))
+    assert method.loss(batch, *z).item() == pytest.approx(np.mean(expected))
+    assert gradcheck(lambda *parts: method.loss(batch, *parts), z)
+
+    def loss_of(factor):
+        parts = (torch.from_numpy(features[nodes] @ factor) for nodes in method.triplets.T)
+        return method.loss(method.triplets.T, *parts).item()
+
+    start = np.linalg.qr(rng.standard_normal((4, 2)))[0]
+    found = method.find_metric(features, start, rng)
+    np.testing.assert_allclose(found.T @ found, np.eye(2), atol=1e-8)
+    assert loss_of(found) < loss_of(start) - 0.01
