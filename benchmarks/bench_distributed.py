@@ -36,12 +36,14 @@ SYNCS = ("hybrid", "allreduce")
 RATE = 400
 # The default loss, and the thesis's own.
 BASE, THESIS = "multi-similarity", "class-anchor"
+# Rows of other ranks are constants, as in the thesis.
+CONSTANTS = {"remote_grad": False}
 MODES = {
-    "global mining, hybrid": {"sync": "hybrid"},
+    "global mining, hybrid": {"sync": "hybrid", **CONSTANTS},
     "local mining, hybrid": {"sync": "hybrid", "gather": False},
-    "global mining, all-reduce": {"sync": "allreduce"},
+    "global mining, all-reduce": {"sync": "allreduce", **CONSTANTS},
     "local mining, all-reduce": {"sync": "allreduce", "gather": False},
-    "global mining, hybrid, gradients": {"sync": "hybrid", "ring": "gradients"},
+    "global mining, hybrid, gradients": {"sync": "hybrid", "ring": "gradients", **CONSTANTS},
 }
 LOSSES = {
     "triplet, semi-hard": {"loss": "triplet"},
@@ -51,6 +53,7 @@ LOSSES = {
     "facility-location": {"loss": "facility-location"},
     "spectral": {"loss": "spectral"},
 }
+LOSSES = {name: {**params, **CONSTANTS} for name, params in LOSSES.items()}
 MACHINES = (4, 16, 64, 256, 1024)
 
 

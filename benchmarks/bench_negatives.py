@@ -28,8 +28,9 @@ PARTS = ("ranks", "rivals", "layer", "collapse")
 SEEDS = (0, 1, 2)
 EPOCHS = 4
 THESIS, BASE = "class-anchor", "multi-similarity"
-# Where negatives are looked for; "with gradients": also of the rows of other ranks.
-WHERE = {"all": {}, "own": {"gather": False}, "all, with gradients": {"remote_grad": True}}
+# Where negatives are looked for: in all batches, or in that of the rank. Rows of other ranks are
+# constants, as in the thesis, but "with gradients", the default.
+WHERE = {"all": {"remote_grad": False}, "own": {"gather": False}, "all, with gradients": {}}
 SEMI_HARD, HARDEST = NEGATIVES = ("semi-hard", "hardest")
 RIVALS = (
     "triplet",
@@ -147,9 +148,13 @@ def plan(part, options):
         }
     if part == "rivals":
         return {
-            (loss, f"{n} ranks, all" if n > 1 else "1"): (fit_ranks, (loss, {}, n, {}), epochs)
+            (loss, f"4 ranks, {where}" if where else "1"): (
+                fit_ranks,
+                (loss, {}, 4 if where else 1, WHERE.get(where)),
+                epochs,
+            )
             for loss in RIVALS
-            for n in (1, 4)
+            for where in (None, "all", "all, with gradients")
         }
     if part == "layer":
         rows = {

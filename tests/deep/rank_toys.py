@@ -70,7 +70,7 @@ PLANS = {
     "local": {"sync": "hybrid", "ring_mix": 0.3, "gather": False},
     "remote": {"sync": "hybrid", "ring_mix": 0.3, "remote_grad": True},
     "allreduce": {},
-    "allreduce remote": {"remote_grad": True},
+    "allreduce, constants": {"remote_grad": False},
     "half": {"compression": "fp16"},
     "from outside": {"sync": "local-sgd"},
 }

@@ -194,7 +194,7 @@ def test_torchrun_has_the_last_word_on_the_number_of_ranks(digits, monkeypatch):
 @pytest.mark.slow
 def test_the_same_seed_gives_the_same_weights(digits):
     X, y, X_test, _ = digits
-    for params in ({"n_workers": 3}, {"n_workers": 3, "sync": "allreduce", "remote_grad": True}):
+    for params in ({"n_workers": 3}, {"n_workers": 3, "sync": "hybrid", "remote_grad": True}):
         first = quick(**params).fit(X, y).transform(X_test)
         np.testing.assert_array_equal(first, quick(**params).fit(X, y).transform(X_test))
 

@@ -164,7 +164,7 @@ def test_ranks_that_cannot_be_fed_are_named(params, message, digits, monkeypatch
     "params",
     [
         {},
-        {"sync": "allreduce", "remote_grad": True, "loss": "class-anchor"},
+        {"sync": "allreduce", "remote_grad": False, "loss": "class-anchor"},
         {"ring": "gradients", "gather": False, "early_stopping": True, "loss": "proxy-anchor"},
     ],
 )

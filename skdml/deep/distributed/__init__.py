@@ -42,9 +42,11 @@ class Distributed(ClientMixin, BaseEstimator):
         Gossip weight of the local parameters.
     gather : bool, default=True
         Mine pairs in the gathered batch of all workers, or in the local batch.
-    remote_grad : bool, default=False
+    remote_grad : bool, default="auto"
         With the gathered batch, whether samples get a gradient as partners of other workers'
-        anchors too. The gradient is then that of one process with all batches.
+        anchors too. With "allreduce" the gradient is then that of one process with all batches,
+        nothing more is sent, and "auto" is True; without it, losses over triplets may collapse.
+        With other modes the samples of others come from other networks, and "auto" is False.
     max_restarts : int, default=1
         How often training starts again, from the last checkpoint, after a worker died.
     timeout : float, default=60
@@ -56,7 +58,7 @@ class Distributed(ClientMixin, BaseEstimator):
     --------
     >>> from skdml import DeepMetricEmbedder
     >>> from skdml.deep import Distributed
-    >>> model = DeepMetricEmbedder(distributed=Distributed(4, remote_grad=True, compression="fp16"))
+    >>> model = DeepMetricEmbedder(distributed=Distributed(4, compression="fp16"))
     """
 
     _parameter_constraints = {
@@ -67,7 +69,7 @@ class Distributed(ClientMixin, BaseEstimator):
         "ring": [StrOptions({"parameters", "gradients"})],
         "ring_mix": [Interval(Real, 0, 1, closed="both")],
         "gather": ["boolean"],
-        "remote_grad": ["boolean"],
+        "remote_grad": ["boolean", StrOptions({"auto"})],
         "max_restarts": [Interval(Integral, 0, None, closed="left")],
         "timeout": [Interval(Real, 0, None, closed="neither")],
         "port": [Interval(Integral, 1, 65535, closed="both"), None],
@@ -80,7 +82,7 @@ class Distributed(ClientMixin, BaseEstimator):
     ring: str = "parameters"
     ring_mix: float = 0.5
     gather: bool = True
-    remote_grad: bool = False
+    remote_grad: bool | str = "auto"
     max_restarts: int = 1
     timeout: float = 60
     port: int | None = None
@@ -121,6 +123,8 @@ def choose_options(given: Distributed | None, n_workers: int) -> Distributed | N
             f"compression={given.compression!r} is of gradients that are averaged over all "
             f"workers: use sync='allreduce', not {given.sync!r}, or compression=None."
         )
+    if given.remote_grad == "auto":
+        params["remote_grad"] = is_reduced
     return Distributed(**params)
 
 
