@@ -122,6 +122,17 @@ def test_folders_of_killed_processes_are_removed_and_no_others(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_without_locks_no_folder_is_taken_for_a_leftover(tmp_path, monkeypatch):
+    first = PrivateFolder(str(tmp_path))
+    monkeypatch.setattr(_folders, "fcntl", None)
+    monkeypatch.setattr(_folders, "msvcrt", None)
+    second = PrivateFolder(str(tmp_path))
+    assert first.path.exists()
+    for folder in (first, second):
+        folder.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_shared_memory_of_dead_processes_is_removed(tmp_path, monkeypatch):
     patterns = tuple(str(tmp_path / Path(old).name) for old in _folders._JOBLIB_PATTERNS)
     monkeypatch.setattr(_folders, "_JOBLIB_PATTERNS", patterns)

@@ -82,7 +82,10 @@ def remove_leftovers(parent: str | None = None) -> None:
     parent : str, default=None
         Where their folders are, by default that of the system.
     """
-    for name in glob.glob(os.path.join(parent or tempfile.gettempdir(), "skdml-*", "lock")):
+    # Without locks nobody can tell which folders are in use.
+    has_locks = fcntl is not None or msvcrt is not None
+    folders = os.path.join(parent or tempfile.gettempdir(), "skdml-*", "lock")
+    for name in glob.glob(folders) if has_locks else ():
         with contextlib.suppress(OSError):  # of another user, alive, or removed by another fit
             lock = os.open(name, os.O_RDWR)
             try:
