@@ -208,7 +208,8 @@ def run_part(part, options, cache):
 def make_targets(rows):
     """Return what global mining gains with semi-hard negatives, on most ranks."""
     recalls = {(row["loss"], row["where"]): row["recall"] for row in rows if row["part"] == "ranks"}
-    own, others = ((f"{THESIS}, {SEMI_HARD}", f"4 ranks, {where}") for where in ("own", "all"))
+    places = ("own", "all, with gradients")
+    own, others = ((f"{THESIS}, {SEMI_HARD}", f"4 ranks, {where}") for where in places)
     if own not in recalls or others not in recalls:
         return []
     text = "4 ranks, semi-hard: recall@1 of global minus local mining, points,"
@@ -249,9 +250,12 @@ def run(options):
     )
 
 
+BELOW = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.12), "fontsize": "small"}
+
+
 def plot(report, figure):
     """Draw recall by classes of a batch, head and start; and the other parts as points."""
-    figure.set_size_inches(11, 4.5)
+    figure.set_size_inches(11, 6)
     left, right = figure.subplots(1, 2, width_ratios=(1.2, 1))
     rows = [row for row in report.rows if row["part"] == "collapse"]
     for place, name in enumerate(dict.fromkeys(row["loss"] for row in rows)):
@@ -263,7 +267,7 @@ def plot(report, figure):
     left.set_xlabel("classes of a batch")
     left.set_ylabel("recall@1 of unseen characters, percent")
     if rows:
-        left.legend(fontsize="x-small", frameon=False)
+        left.legend(**BELOW, ncols=2)
     rows = [row for row in report.rows if row["part"] in ("ranks", "rivals")]
     names = list(dict.fromkeys(row["loss"] for row in rows))
     for place, where in enumerate(dict.fromkeys(row["where"] for row in rows)):
@@ -272,6 +276,6 @@ def plot(report, figure):
     right.set_yticks(range(len(names)), names, fontsize="small")
     right.set_xlabel("recall@1, percent")
     if rows:
-        right.legend(fontsize="x-small", title="ranks, negatives", title_fontsize="x-small")
+        right.legend(**BELOW, ncols=3)
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
